@@ -99,3 +99,7 @@ install: everything
 	@scripts/install "$(DESTDIR)" "$(PREFIX)" "$(SLURM_PLUGIN_DIR)"
 clean:
 	rm -rf $(BUILD)/obj $(BUILD)/bin $(BUILD)/lib $(BUILD)/tests $(BUILD)/bench
+# The flags of every folder together, for clang-tidy.
+.PHONY: print-flags
+print-flags:
+	@mkdir -p $(BUILD); echo '-std=c++20 $(CPPFLAGS) $(COMMON_CPPFLAGS) $(TORCH_CPPFLAGS) $(HDF5_CPPFLAGS) $(MPI_CPPFLAGS) $(CUDA_CPPFLAGS) -DSPDLOG_FMT_EXTERNAL -DSPDLOG_COMPILED_LIB'

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace af {
@@ -54,8 +55,6 @@ const SettingSpec& spec_of(SettingId id);
 const SettingSpec* find_setting(std::string_view name);
 const SettingSpec* find_setting_by_env(std::string_view env_name);
 
-// The nearest name in `names` by edit distance; nullopt if nothing is near enough to be meant.
-std::optional<std::string> nearest_name(std::string_view wrong, std::span<const std::string> names);
 // One line for an option of ours that does not exist: nearest name and all names.
 std::string unknown_setting_message(std::string_view option);
 
@@ -69,6 +68,11 @@ struct GivenSetting {
   std::string text;  // for a flag: "", or "1"/"yes"/"0"/"no" in the environment
   Source source = Source::kCommandLine;
 };
+
+// The settings that the environment gives; `lookup` is getenv or a test's. An empty variable is not
+// given. Do not call it inside a job: the variables there describe that job.
+using EnvLookup = const char* (*)(const char* name);
+std::vector<GivenSetting> settings_from_environment(EnvLookup lookup);
 
 // Range and default of an integer setting at this site (from the table and etc/af.yaml).
 struct SettingLimit {

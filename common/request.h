@@ -4,34 +4,14 @@
 // slurm_option_set().
 #pragma once
 
-#include <map>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "common/native_options.h"
 #include "common/settings.h"
 #include "common/site.h"
 
 namespace af {
-
-// Which program the options were given to: the words and a few options differ.
-enum class Tool { kSbatch, kSrun, kSalloc };
-const char* tool_name(Tool tool);
-
-// What the person asked Slurm for, by long option name without dashes ("partition", "gres"),
-// whatever the source. Only what is set and is not what af itself set last.
-struct NativeOptions {
-  Tool tool = Tool::kSbatch;
-  std::map<std::string, std::string, std::less<>> set;
-
-  // "" if the person did not give it.
-  std::string get(std::string_view name) const;
-};
-
-// Long names of the native options that build_request() wants to know about. Some do not exist in
-// every tool or Slurm version: leave out what slurm_option_get() does not know.
-std::span<const char* const> native_options_of_interest();
 
 struct SlurmOption {
   std::string name;   // long option: "gpus-per-task"
@@ -41,13 +21,17 @@ struct SlurmOption {
 
 struct Request {
   int workers = 1;                      // tasks of this job
-  std::vector<SlurmOption> options;     // to set, in this order; what the person has is not here
+  std::vector<SlurmOption> options;     // to set, in this order; what the person has is not here,
+                                        // except "constraint", which combines theirs and ours
   std::vector<std::string> classes;     // names of the GPU classes that can serve it
-  std::vector<std::string> partitions;  // where it would run ("" = Slurm's default)
+  std::vector<std::string> partitions;  // where it would run; empty = Slurm's default
   std::vector<std::string> notes;       // for --af-explain: decisions in words
 };
 
-// Throws Error in words for what cannot be served or contradicts.
+// N workers with K GPUs each become ntasks=N, gpus-per-task=[type:]K, cpus-per-task, mem-per-gpu
+// (memory of a worker / K) and the kept way to submit, where the person has not chosen another.
+// With af-max-workers the job has one worker, the anchor (ntasks=1).
+// Throws Error in words for what cannot be served or contradicts, and if the site is disabled.
 Request build_request(const Settings& settings, const Site& site, const NativeOptions& native);
 
 // One-line refusals that the effects need.

@@ -16,8 +16,8 @@ struct ScriptWarning {
 };
 
 // Directives with an af option that sbatch does not see: after the first command, indented, or
-// spelled so that it is a comment ("# SBATCH", "#sbatch"). Not those inside a here-document, which
-// belong to another script.
+// "#sbatch". Not "##SBATCH" and "# SBATCH", by which people comment a line out, and not those
+// inside a here-document, which belong to another script.
 std::vector<ScriptWarning> find_ignored_settings(std::string_view script);
 
 struct ScriptSetting {

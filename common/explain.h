@@ -19,4 +19,7 @@ std::string explain(const Settings& settings, const Site& site, const NativeOpti
 std::string native_line(const NativeOptions& native, const Request& request,
                         const std::string& trailer);
 
+// `text` as one word of a shell: unchanged if it is one, else in single quotes.
+std::string shell_quoted(const std::string& text);
+
 }  // namespace af

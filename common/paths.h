@@ -28,12 +28,12 @@ const FileView& real_file_view();
 // Absolute and without "." and "..": `path` as seen from `directory`. Links are not resolved.
 std::string absolute_path(std::string_view path, std::string_view directory);
 
-// Whether jobs see `path`, by the site's storage lists (the longest matching entry decides). With
-// empty lists: yes. Unlisted paths: yes if they are not below a listed jobs_dont_see path and the
-// site lists no jobs_see; else no.
+// Whether jobs see `path`, by the site's lists: the longest entry that it lies below decides. What
+// is in neither list is seen only if the site lists no jobs_see at all.
 bool jobs_see(const Storage& storage, std::string_view path);
 
-// The environment (af-env): a prefix with bin/, on storage that jobs see. Throws Error.
+// The environment (af-env), an absolute path: a prefix with bin/, on storage that jobs see. Throws
+// Error.
 void check_env_prefix(const std::string& prefix, const Storage& storage, const FileView& files);
 
 // What sbatch was told; "" = not given.
@@ -43,6 +43,7 @@ struct JobPaths {
   // Whether the job writes output files at all (sbatch yes; srun and salloc only if told).
   bool batch = true;
 };
+// Paths below /tmp, /var/tmp and /dev are each node's own and pass.
 // Output, error and working directory exist, can be written (the first two) and are on storage that
 // jobs see. Slurm's patterns (%j, %A, …) in a directory's name end the check at that directory.
 // Throws Error naming option, path and the storage that jobs see.

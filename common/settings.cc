@@ -115,6 +115,18 @@ const SettingSpec* find_setting_by_env(std::string_view env_name) {
   return found == std::end(kTable) ? nullptr : found;
 }
 
+const SettingSpec* find_setting_or_abbreviation(std::string_view name) {
+  if (const SettingSpec* exact = find_setting(name)) return exact;
+  while (name.starts_with('-')) name.remove_prefix(1);
+  const SettingSpec* found = nullptr;
+  for (const SettingSpec& row : kTable) {
+    if (!std::string_view(row.name).starts_with(name)) continue;
+    if (found) return nullptr;
+    found = &row;
+  }
+  return found;
+}
+
 std::string unknown_setting_message(std::string_view option) {
   while (option.starts_with('-')) option.remove_prefix(1);
   option = option.substr(0, option.find('='));

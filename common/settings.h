@@ -54,6 +54,8 @@ const SettingSpec& spec_of(SettingId id);
 // Exact match only; nullptr if there is none.
 const SettingSpec* find_setting(std::string_view name);
 const SettingSpec* find_setting_by_env(std::string_view env_name);
+// As getopt takes options: the exact name or a prefix that only one setting has ("af-cpus").
+const SettingSpec* find_setting_or_abbreviation(std::string_view name);
 
 // One line for an option of ours that does not exist: nearest name and all names.
 std::string unknown_setting_message(std::string_view option);

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tensor type an HDF5 type is read into.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <hdf5.h>
+
+#include <optional>
+
+#include "train/hdf5_handle.h"
+
+namespace af::train {
+
+struct Hdf5Type {
+  at::ScalarType scalar;
+  // What H5Dread shall deliver: the native type, or for h5py's bool the file's own enum, which HDF5
+  // does not convert to a number.
+  Hdf5Handle memory;
+};
+
+// Nothing for a type that has no tensor: text, compound, references, float of other sizes.
+std::optional<Hdf5Type> tensor_type_of(hid_t file_type);
+
+// "a compound type", for the error.
+const char* name_of_class(hid_t file_type);
+
+}  // namespace af::train

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+# The training library for C++ programs, on libtorch and HDF5. Only it and the examples link torch.
+#   make TORCH_DIR=/path/to/libtorch   another libtorch than Debian's, such as the one of a PyTorch
+#                                      wheel: …/site-packages/torch
+TORCH_DIR ?=
+comma := ,
+TORCH_PREFIX := $(if $(TORCH_DIR),$(TORCH_DIR),/usr)
+TORCH_LIBDIR := $(if $(TORCH_DIR),$(TORCH_DIR)/lib,)
+# -isystem: torch's own headers do not pass our warnings.
+TORCH_CPPFLAGS := $(if $(TORCH_DIR),-isystem $(TORCH_PREFIX)/include) \
+  -isystem $(TORCH_PREFIX)/include/torch/csrc/api/include
+TORCH_LIBS := $(if $(TORCH_LIBDIR),-L$(TORCH_LIBDIR) -Wl$(comma)-rpath$(comma)$(TORCH_LIBDIR)) -ltorch -ltorch_cpu -lc10
+HDF5_CPPFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags hdf5 2>/dev/null))
+HDF5_LIBS := $(shell pkg-config --libs hdf5 2>/dev/null)
+TRAIN_LIBS := $(TORCH_LIBS) $(HDF5_LIBS) -ldeflate -lfmt
+
+TRAIN_SOURCES := $(wildcard train/*.cc)
+$(BUILD)/obj/train/%.o $(BUILD)/obj/tests/unit/train/%.o: CPPFLAGS += $(TORCH_CPPFLAGS) $(HDF5_CPPFLAGS)
+
+$(eval $(call archive,train,$(TRAIN_SOURCES)))
+$(BUILD)/lib/libaf_train.so: $(patsubst %.cc,$(BUILD)/obj/%.o,$(TRAIN_SOURCES)) $(BUILD)/obj/libcommon.a $(BUILD)/lib/libaf_collectives.so
+	$(LINK) -shared -Wl,-soname,libaf_train.so -Wl,-rpath,'$$ORIGIN' -L$(BUILD)/lib -laf_collectives $(TRAIN_LIBS)
+ALL += $(BUILD)/lib/libaf_train.so
+
+# The tests look inside the library, so they take its objects and not the .so.
+$(eval $(call unit_test,train,$(BUILD)/obj/libtrain.a $(BUILD)/obj/libcommon.a $(BUILD)/lib/libaf_collectives.so,-Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../../lib' -L$(BUILD)/lib -laf_collectives $(TRAIN_LIBS)))

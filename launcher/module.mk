@@ -16,3 +16,6 @@ $(BUILD)/lib/libaf_srun_shield.so: $(BUILD)/obj/launcher/srun_shield/srun_shield
 ALL += $(BUILD)/lib/libaf_srun_shield.so
 
 $(eval $(call unit_test,launcher,$(BUILD)/obj/liblauncher.a $(BUILD)/obj/libcommon.a,$(LAUNCHER_LIBS)))
+
+# Modules that are not linked into af-launch: the MPI bootstrap, the signal shield of the ranks.
+include $(wildcard launcher/*/module.mk)

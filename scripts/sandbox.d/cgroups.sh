@@ -13,40 +13,44 @@ cgroup_tag() { # one per directory, not per name: two clones may both have a san
   echo "af-sandbox-$name-${sum%% *}"
 }
 
-# Mount points of the v1 hierarchies, "controller mountpoint" a line.
-cgroup_v1_mounts() {
+# "controller mountpoint" a line: the v1 hierarchies, or "unified mountpoint" where there is only
+# cgroup v2 (on hybrid machines the v2 hierarchy has no controllers worth having).
+cgroup_mounts() {
   awk -v wanted="${cgroup_controllers[*]}" '
     BEGIN { split(wanted, list, " "); for (i in list) want[list[i]] = 1 }
-    { for (i = 6; $i != "-"; i++); if ($(i + 1) != "cgroup") next
+    { for (i = 6; $i != "-"; i++); type = $(i + 1)
+      if (type == "cgroup2" && !unified) unified = $5
+      if (type != "cgroup") next
       n = split($(i + 3), option, ",")
       for (j = 1; j <= n; j++) if (option[j] in want && !(option[j] in seen)) {
-        seen[option[j]] = 1; print option[j], $5 } }' /proc/self/mountinfo
+        seen[option[j]] = 1; print option[j], $5 } }
+    END { if (!("freezer" in seen) && unified) print "unified", unified }' /proc/self/mountinfo
 }
 
 # Creates the subtree and prints "controller path" lines; fails where that cannot be.
 cgroups_create() {
-  local controller mount path have_freezer=
+  local controller mount path usable=
   while read -r controller mount; do
     path=$mount/$(cgroup_tag)
     [[ -d $path ]] || mkdir "$path" 2>/dev/null || continue
     if [[ $controller == cpuset ]]; then # a new cpuset is empty and takes no process
       cat "$mount/cpuset.cpus" >"$path/cpuset.cpus" && cat "$mount/cpuset.mems" >"$path/cpuset.mems"
     fi
-    [[ $controller == freezer ]] && have_freezer=1
+    [[ $controller == freezer || $controller == unified ]] && usable=1
     echo "$controller $path"
-  done < <(cgroup_v1_mounts)
-  [[ $have_freezer ]]
+  done < <(cgroup_mounts)
+  [[ $usable ]]
 }
 
 # A frozen process cannot die, and pid 1 waits for it.
 cgroups_thaw() {
   local controller mount state
   while read -r controller mount; do
-    [[ $controller == freezer && -d $mount/$(cgroup_tag) ]] || continue
+    [[ $controller == freezer && -d $mount/$(cgroup_tag) ]] || continue # v2's freezer lets die
     find "$mount/$(cgroup_tag)" -depth -name freezer.state | while read -r state; do
       echo THAWED >"$state" 2>/dev/null || true
     done
-  done < <(cgroup_v1_mounts)
+  done < <(cgroup_mounts)
 }
 
 # Removes the subtree; its processes must be gone (slurmd leaves empty groups when killed).
@@ -58,5 +62,5 @@ cgroups_remove() {
       find "$mount/$(cgroup_tag)" -depth -type d -exec rmdir {} + 2>/dev/null && break
       sleep 0.05
     done
-  done < <(cgroup_v1_mounts)
+  done < <(cgroup_mounts)
 }

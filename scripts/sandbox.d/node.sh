@@ -34,8 +34,14 @@ mount --bind "/sandbox/nodes/$node/af" /etc/af
 mkdir -p /run/etc && echo "$node" >/run/etc/hostname
 mount --bind /run/etc/hostname /etc/hostname
 for ((i = 0; i < $(<"/sandbox/nodes/$node/gpu-count"); i++)); do
-  : >"/run/fake-gpus/nvidia$i"
-  mount --bind /dev/null "/run/fake-gpus/nvidia$i"
+  # Character devices with a number of their own (major 60 is nobody's): were they /dev/null's,
+  # ConstrainDevices=yes would take /dev/null from the jobs. Without root there is no mknod.
+  if ((EUID == 0)); then
+    mknod -m 666 "/run/fake-gpus/nvidia$i" c 60 "$i"
+  else
+    : >"/run/fake-gpus/nvidia$i"
+    mount --bind /dev/null "/run/fake-gpus/nvidia$i"
+  fi
 done
 # slurmd looks for fake_gpus.conf beside slurm.conf: this node's /etc/slurm is links to the
 # cluster's plus that file (an empty one on other nodes would hide their GPUs).

@@ -78,7 +78,24 @@ show_own_cgroups() { # ROOT
   local controller path
   mount -t tmpfs -o mode=755 cgroup "$1/sys/fs/cgroup"
   while read -r controller path; do
+    if [[ $controller == unified ]]; then
+      bind "$path" "$1/sys/fs/cgroup"
+      share_out_controllers "$1/sys/fs/cgroup"
+      return
+    fi
     mkdir "$1/sys/fs/cgroup/$controller"
     bind "$path" "$1/sys/fs/cgroup/$controller"
   done <"$dir/state/cgroups"
+}
+
+# cgroup v2 gives controllers to groups without processes only: move out of the top. Slurm's plugin
+# wants a system.slice there and takes what controllers it finds in it (none is enough to track).
+share_out_controllers() { # TOP
+  local controller
+  mkdir "$1/init" "$1/system.slice"
+  echo $$ >"$1/init/cgroup.procs"
+  for controller in $(<"$1/cgroup.controllers"); do
+    { echo "+$controller" >"$1/cgroup.subtree_control" &&
+      echo "+$controller" >"$1/system.slice/cgroup.subtree_control"; } 2>/dev/null || true
+  done
 }

@@ -140,7 +140,10 @@ write_conf() {
   write_slurm_conf
   write_gpus
   write_hosts >"$dir/conf/hosts"
-  printf 'CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\n' >"$dir/conf/cgroup.conf"
+  {
+    echo "CgroupPlugin=cgroup/$([[ $(<"$dir/state/cgroups") == unified* ]] && echo v2 || echo v1)"
+    printf '%s\n' CgroupMountpoint=/sys/fs/cgroup CgroupAutomount=no IgnoreSystemd=yes "${extra_cgroup_conf[@]}"
+  } >"$dir/conf/cgroup.conf"
   if [[ $plugin == none ]]; then
     : >"$dir/conf/plugstack.conf"
   else

@@ -7,6 +7,11 @@ set -uo pipefail
 # shellcheck source=scripts/sandbox.d/cgroups.sh
 . "$parts/cgroups.sh"
 trap '' HUP INT TERM
+# Nothing of the caller's may live on in the sandbox: its pipes, its locks.
+for fd in /proc/self/fd/*; do
+  fd=${fd##*/}
+  ((fd < 3 || fd == 9 || fd == 255)) || eval "exec $fd>&-" # 255 is this script
+done
 
 flags=(--net --mount --uts --ipc --pid --cgroup --fork --kill-child --mount-proc)
 [[ $rootless ]] && flags=(--user --map-current-user --keep-caps "${flags[@]}")

@@ -18,11 +18,11 @@ seen_inside() { # PATH
 
 read_up_options() {
   shape='n1:t4*2,n2:t4*2,n3:1g.5gb*4' cpus=64 memory_mb=262144
-  proctrack='' plugin='' plugstack=required site=/opt/af/etc/af.yaml site_given='' extra_conf=()
+  proctrack='' plugin='' plugstack=required site=/opt/af/etc/af.yaml site_given='' extra_conf=() extra_cgroup_conf=()
   while (($#)); do
     case $1 in
       -h | --help) usage; exit 0 ;;
-      --shape | --cpus | --memory-mb | --proctrack | --plugin | --plugstack | --site | --slurm-conf)
+      --shape | --cpus | --memory-mb | --proctrack | --plugin | --plugstack | --site | --slurm-conf | --cgroup-conf)
         (($# > 1)) || die "$1 needs a value" ;;
       *) die "unknown option of up: $1; see scripts/sandbox --help" ;;
     esac
@@ -35,6 +35,7 @@ read_up_options() {
       --plugstack) plugstack=$2 ;;
       --site) site=$2 site_given=1 ;;
       --slurm-conf) extra_conf+=("$2") ;;
+      --cgroup-conf) extra_cgroup_conf+=("$2") ;;
     esac
     shift 2
   done
@@ -66,6 +67,7 @@ wait_for_lock() {
 
 sandbox_up() {
   local answer='' word
+  local options=("$@")
   export PATH=$PATH:/usr/sbin:/sbin
   umask 022
   read_up_options "$@"
@@ -88,13 +90,15 @@ sandbox_up() {
     chmod 1777 "$dir/depot"
     [[ $(stat -c %A "$repo") == *r-x ]] || say "only its owner may read $repo: ada will not see /opt/af (chmod o+rx $repo)"
   fi
+  auto=
   if [[ $proctrack != linuxproc ]]; then
+    [[ $proctrack ]] || auto=1
     if cgroups_create >"$dir/state/cgroups"; then
       proctrack=cgroup
     else
       cgroups_remove
-      [[ $proctrack == cgroup ]] && die "no writable cgroup v1 freezer here, which Slurm 22.05 needs for proctrack/cgroup"
-      say "no writable cgroup v1 freezer here: using proctrack/linuxproc"
+      [[ $proctrack == cgroup ]] && die "no writable cgroup hierarchy here, which proctrack/cgroup needs"
+      say "no writable cgroup hierarchy here: using proctrack/linuxproc"
       proctrack=linuxproc
     fi
   fi
@@ -118,6 +122,11 @@ sandbox_up() {
     rootless="$rootless" node_names="${nodes[*]}" \
     setsid -f bash "$parts/supervise.sh" </dev/null 2>"$dir/log/sandbox.log")
   exec 9>&-
+  if [[ $answer != ready && $auto && $proctrack == cgroup ]] &&
+    grep -qiE '(error|fatal).*cgroup' "$dir"/log/slurmd-*.log 2>/dev/null; then
+    say "Slurm cannot use the cgroups here ($(grep -hiEom1 '(error|fatal).*cgroup.*' "$dir"/log/slurmd-*.log | head -n1)): using proctrack/linuxproc"
+    exec "$repo/scripts/sandbox" --name "$name" --dir "$dir" up "${options[@]}" --proctrack linuxproc
+  fi
   if [[ $answer != ready ]]; then
     say "$name did not come up:"
     cat "$dir/log/sandbox.log" >&2

@@ -35,7 +35,7 @@ class Sandbox:
     """One sandbox. Paths given to run() and friends are the sandbox's (/work, /depot, …)."""
 
     def __init__(self, name, *, shape=None, proctrack=None, plugin=None, plugstack=None, site=None,
-                 slurm_conf=(), repo=REPO, uid=None):
+                 slurm_conf=(), cgroup_conf=(), repo=REPO, uid=None):
         self.name, self.repo, self.uid = name, pathlib.Path(repo), uid
         self.dir = self.repo / "build" / "sandbox" / name
         self.cwd = None  # where run() and sbatch() start; None: /work/users/ada
@@ -46,6 +46,8 @@ class Sandbox:
                 self.options += [option, str(value)]
         for line in slurm_conf:
             self.options += ["--slurm-conf", line]
+        for line in cgroup_conf:
+            self.options += ["--cgroup-conf", line]
 
     # --- life -------------------------------------------------------------------------------
 

@@ -103,6 +103,18 @@ def test_kill_9_of_the_first_process_leaves_nothing(proctrack):
         sandbox.remove()
 
 
+@pytest.mark.skipif(not (ROOT and has_cgroup_freezer()), reason="no writable cgroup v1 freezer here")
+def test_frozen_job_does_not_outlive_kill_9(make_cluster):
+    sandbox = make_cluster(proctrack="cgroup")
+    job = sandbox.sbatch("srun sh -c 'echo on; sleep 1000'")
+    sandbox.wait_output(job, "^on$")
+    top, = (path for path in cgroup_leftovers(sandbox.name) if (path / "slurm_n1" / "freezer.state").exists())
+    (top / "slurm_n1" / "freezer.state").write_text("FROZEN")
+    os.kill(sandbox.first_process(), signal.SIGKILL)  # which now waits for the frozen job
+    sandbox.up()
+    assert sandbox.run("srun", "-N3", "id", "-un").stdout.split() == ["ada"] * 3
+
+
 def test_two_at_once_with_the_same_addresses(make_cluster):
     one, two = make_cluster(), make_cluster()
     addresses = [s.run("ip", "-br", "-4", "address", node="n1").stdout.split() for s in (one, two)]
@@ -358,3 +370,13 @@ def test_a_slurm_conf_line_replaces_the_default(make_cluster):
     done = cluster.run("scontrol", "show", "config")
     assert "KillWait                = 7 sec" in done.stdout and done.stderr == ""
     assert "GraceTime=9" in cluster.run("scontrol", "show", "partition", "spare").stdout
+
+
+@pytest.mark.skipif(not (ROOT and has_cgroup_freezer()), reason="no writable cgroup v1 memory hierarchy here")
+def test_cgroup_limits_can_be_switched_on(make_cluster):
+    cluster = make_cluster(slurm_conf=["TaskPlugin=task/cgroup"],
+                           cgroup_conf=["ConstrainRAMSpace=yes", "ConstrainDevices=yes"])
+    hog = ["srun", "--gres=gpu:t4:1", "--mem=100", "/usr/bin/python3", "-c", "print(len(bytearray(300 << 20)))"]
+    killed = cluster.run(*hog, check=False)
+    assert killed.returncode != 0 and "Out Of Memory" in killed.stderr
+    assert cluster.run(*hog[:2], "--mem=1000", *hog[3:]).stdout == f"{300 << 20}\n"

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/environment.h"
+
+#include <unistd.h>
+
+#include <charconv>
+
+namespace af {
+
+Environment current_environment() {
+  Environment environment;
+  for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return environment;
+}
+
+std::vector<std::string> environment_strings(const Environment& environment) {
+  std::vector<std::string> strings;
+  strings.reserve(environment.size());
+  for (const auto& [name, value] : environment) strings.push_back(name + "=" + value);
+  return strings;
+}
+
+std::string value_or(const Environment& environment, const std::string& name,
+                     const std::string& missing) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? missing : found->second;
+}
+
+long number_or(const Environment& environment, const std::string& name, long missing) {
+  const auto found = environment.find(name);
+  if (found == environment.end()) return missing;
+  const std::string& text = found->second;
+  long number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && number >= 0 ? number : missing;
+}
+
+void erase_prefix(Environment& environment, std::string_view prefix) {
+  auto entry = environment.lower_bound(std::string(prefix));
+  while (entry != environment.end() && entry->first.starts_with(prefix))
+    entry = environment.erase(entry);
+}
+
+}  // namespace af

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/journal.h"
+
+#include <fcntl.h>
+
+#include <chrono>
+
+#include "common/atomic_file.h"
+#include "common/error.h"
+
+namespace af {
+namespace {
+
+// Output of programs and names of files may be no UTF-8; a journal line must be written all the same.
+std::string dump(const nlohmann::json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
+Journal::Journal(OutputWriter& writer, const RunDirectory& directory, nlohmann::json common)
+    : writer_(writer),
+      state_path_(directory.state()),
+      common_(std::move(common)),
+      state_(common_),
+      events_(::open(directory.events().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
+  if (!events_) throw errno_error("cannot open " + directory.events().string());
+}
+
+void Journal::event(const std::string& name, const nlohmann::json& fields) {
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  nlohmann::ordered_json line;
+  line["t"] = now;
+  line["event"] = name;
+  for (const auto& [key, value] : common_.items()) line[key] = value;
+  for (const auto& [key, value] : fields.items()) line[key] = value;
+  writer_.write(events_.get(),
+                line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+void Journal::state(const nlohmann::json& fields) {
+  state_.update(fields);
+  writer_.run([path = state_path_, text = dump(state_) + "\n"] {
+    try {
+      write_file_atomically(path, text);
+    } catch (const Error&) {
+      // Said already by whatever else cannot write there.
+    }
+  });
+}
+
+}  // namespace af

@@ -46,11 +46,14 @@ void add_native_options(CLI::App& app, ExplainArguments& arguments) {
     const auto keep = [&arguments, name](const std::string& text) {
       arguments.native.set[name] = text;
     };
-    CLI::Option* option =
-        app.add_option_function<std::string>(native_flags(name), keep)->group("Slurm's options");
-    if (std::string_view(name) == "exclusive") option->expected(0, 1);
-    option->take_last();
+    if (std::string_view(name) == "exclusive") continue;
+    app.add_option_function<std::string>(native_flags(name), keep)
+        ->take_last()
+        ->group("Slurm's options");
   }
+  // As in Slurm, its value only comes behind "=": the next word may be the script.
+  app.add_flag("--exclusive{exclusive}", arguments.native.set["exclusive"])
+      ->group("Slurm's options");
 }
 
 // An unknown word of the line, with what may have been meant.
@@ -72,6 +75,7 @@ std::string unknown_message(const CLI::App& app, const std::string& word) {
 int parse_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
   std::string message = error.what();
+  if (argc < 2) message = "a command is needed: af explain, af settings, af check, af help";
   if (dynamic_cast<const CLI::ExtrasError*>(&error) ||
       dynamic_cast<const CLI::RequiredError*>(&error)) {
     for (int i = 1; i < argc; ++i) {
@@ -112,21 +116,26 @@ int run(int argc, char** argv) {
   check->add_option("--config", arguments.config, "the site file (default: $AF_CONFIG)");
   check->add_option("script", script, "a batch script");
 
-  CLI::App* help = app.add_subcommand("help", "this text");
+  app.add_subcommand("help", "this text");
+  // Parsed, "help" would be asked for the help of itself.
+  if (argc >= 2 && std::string_view(argv[1]) == "help") {
+    const CLI::App* topic = argc > 2 ? app.get_subcommand_no_throw(argv[2]) : nullptr;
+    const std::string text = topic ? topic->help("af " + topic->get_name()) : app.help("af");
+    std::fputs(text.c_str(), stdout);
+    return 0;
+  }
 
   try {
     app.parse(argc, argv);
+
   } catch (const CLI::ParseError& error) {
     return parse_error(app, error, argc, argv);
-  }
-  if (*help) {
-    std::fputs(app.help().c_str(), stdout);
-    return 0;
   }
   arguments.tool = tool == "srun"     ? af::Tool::kSrun
                    : tool == "salloc" ? af::Tool::kSalloc
                                       : af::Tool::kSbatch;
   arguments.native.tool = arguments.tool;
+  if (arguments.native.get("exclusive").empty()) arguments.native.set.erase("exclusive");
   if (*explain) return af::cli::explain_command(arguments);
   if (*settings) return af::cli::settings_command(arguments.config, markdown);
   return af::cli::check_command(arguments.config, script);

@@ -23,14 +23,14 @@ std::string person_wrote(const std::string& name, const std::string& value) {
 }
 
 std::string setting_line(const SettingSpec& spec, const Settings& settings) {
-  std::string value = settings.text_of(spec.id);
-  const bool given = !value.empty();
-  if (!given)
-    value = spec.type == SettingType::kPath         ? "none"
-            : spec.id == SettingId::kMinGpuMemoryGb ? "any"
-                                                    : "-";
-  return fmt::format("  {:<22}{:<12}{}\n", spec.name, value,
-                     given ? source_name(settings.source(spec.id)) : "");
+  const std::string value = settings.text_of(spec.id);
+  if (!value.empty())
+    return fmt::format("  {:<22}{:<12}{}\n", spec.name, value,
+                       source_name(settings.source(spec.id)));
+  const char* nothing = spec.id == SettingId::kMinGpuMemoryGb ? "any"
+                        : spec.type == SettingType::kPath     ? "none"
+                                                              : "-";
+  return fmt::format("  {:<22}{}\n", spec.name, nothing);
 }
 
 std::string class_words(const GpuClass& gpu) {

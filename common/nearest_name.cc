@@ -45,6 +45,7 @@ std::optional<std::string> nearest_name(std::string_view wrong,
     const std::string_view other = core_of(name);
     int distance = edit_distance(core, other);
     if (core.size() >= 3 && other.find(core) != other.npos) distance = std::min(distance, 2);
+    if (other.size() >= 3 && core.starts_with(other)) distance = std::min(distance, 2);
     const int longest = static_cast<int>(std::max(core.size(), other.size()));
     if (distance <= std::max(2, longest / 3) && distance < longest && distance < least) {
       least = distance;

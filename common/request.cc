@@ -70,18 +70,16 @@ void add_way(const SubmitWay& way, const NativeOptions& native, Request& request
 
 void add_notes(const Settings& settings, const GpuChoice& choice, const NativeOptions& native,
                Request& request) {
-  if (settings.max_workers)
-    request.notes.push_back(
-        settings.most_workers() == 1
-            ? "the job has one worker"
-            : fmt::format(
-                  "af-max-workers={0}: the job starts with one worker, which is never taken "
-                  "back; the others join while GPUs are free. The job sees "
-                  "AF_MAX_WORKERS={0}",
-                  settings.most_workers()));
+  const int most = settings.most_workers();
+  if (settings.n_workers)
+    request.notes.push_back(fmt::format("af-n-workers={}: starts only when all are free", most));
+  else if (most == 1)
+    request.notes.push_back("the job has one worker");
   else
     request.notes.push_back(
-        fmt::format("af-n-workers={}: starts only when all are free", settings.most_workers()));
+        fmt::format("af-max-workers={0}: the job starts with one worker and "
+                    "sees AF_MAX_WORKERS={0}; in this version no others join",
+                    most));
   if (!choice.note.empty()) request.notes.push_back(choice.note);
   for (const char* name : {"partition", "qos", "account"})
     if (native.set.contains(name))

@@ -51,10 +51,11 @@ std::string spelled(const SettingSpec& spec, Source source) {
 }
 
 std::string range_words(const SettingLimit& limit) {
-  if (limit.max >= kNoLimit) return fmt::format("a whole number of at least {}", limit.min);
+  if (limit.max >= kNoLimit)
+    return fmt::format("a whole number of at least {} is expected", limit.min);
   if (limit.min == limit.max) return fmt::format("only {} is possible", limit.min);
-  if (limit.max == limit.min + 1) return fmt::format("{} or {}", limit.min, limit.max);
-  return fmt::format("a whole number from {} to {}", limit.min, limit.max);
+  if (limit.max == limit.min + 1) return fmt::format("{} or {} is expected", limit.min, limit.max);
+  return fmt::format("a whole number from {} to {} is expected", limit.min, limit.max);
 }
 
 // The value that wins for each setting, and how often the winning source gave it.
@@ -193,7 +194,7 @@ bool parse_setting_flag(const SettingSpec& spec, std::string_view text) {
     if (text == yes) return true;
   for (const char* no : {"0", "no", "false", "off"})
     if (text == no) return false;
-  throw Error::format("{}={}: yes or no", spec.env_name, text);
+  throw Error::format("{}={}: yes or no is expected", spec.env_name, text);
 }
 
 std::string Settings::text_of(SettingId id) const {

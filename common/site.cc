@@ -104,7 +104,11 @@ class Section {
                          found);
   }
   Error missing(const std::string& key, const std::string& what) const {
-    return Error::format("{}:{}: {}: is missing: {}", file_, line_of(node_), join(key), what);
+    return Error::format("{}:{}: {} is missing: {}", file_, line_of(node_), join(key), what);
+  }
+  // With another key, or with what the key is for.
+  Error contradiction(const std::string& key, const std::string& what) const {
+    return Error::format("{}:{}: {}: {}", file_, line_of(node_), join(key), what);
   }
 
  private:
@@ -146,9 +150,10 @@ GpuClass read_gpu(Section section) {
   gpu.total = needed("total", "GPUs of this kind at the site");
   gpu.partitions = section.texts("partitions");
   if (!gpu.mig && gpu.instances_per_card > 1)
-    throw section.missing("mig", "instances_per_card above 1 is for MIG instances: set mig: yes");
+    throw section.contradiction("mig",
+                                "instances_per_card above 1 is for MIG instances: set mig: yes");
   if (gpu.total < gpu.max_per_node)
-    throw section.missing("total", "cannot be less than max_per_node");
+    throw section.contradiction("total", "cannot be less than max_per_node");
   section.no_other_keys();
   return gpu;
 }
@@ -170,9 +175,9 @@ std::vector<GpuClass> read_gpus(Section& root, const std::string& file) {
       const bool apart = (!gpu.gres_type.empty() && gpu.gres_type != other.gres_type) ||
                          (!gpu.feature.empty() && gpu.feature != other.feature);
       if (!apart && share_a_partition(gpu, other))
-        throw section.missing(
+        throw section.contradiction(
             "gres_type",
-            fmt::format("a gres_type or feature that tells {} from {}", gpu.name, other.name));
+            fmt::format("give a gres_type or feature that tells {} from {}", gpu.name, other.name));
     }
     gpus.push_back(std::move(gpu));
   }
@@ -198,10 +203,10 @@ void read_setting_limit(Section section, const SettingSpec& spec, SettingLimit& 
   limit.max = max.value_or(limit.max);
   section.no_other_keys();
   if (limit.min > limit.max)
-    throw section.missing("max", fmt::format("min {} is above max {}", limit.min, limit.max));
+    throw section.contradiction("max", fmt::format("min {} is above max {}", limit.min, limit.max));
   if (limit.fallback && (*limit.fallback < limit.min || *limit.fallback > limit.max))
-    throw section.missing("default", fmt::format("the default {} is outside of {} to {}",
-                                                 *limit.fallback, limit.min, limit.max));
+    throw section.contradiction("default", fmt::format("the default {} is outside of {} to {}",
+                                                       *limit.fallback, limit.min, limit.max));
 }
 
 void read_settings(Section section, SettingLimits& limits) {
@@ -248,7 +253,7 @@ Site parse_site(std::string_view yaml, const std::string& file_name) {
   site.limits.default_env = environment.text("default");
   environment.no_other_keys();
   if (!site.limits.default_env.empty() && !site.limits.default_env.starts_with('/'))
-    throw environment.missing("default", "an absolute path is expected, or nothing");
+    throw environment.contradiction("default", "an absolute path is expected, or nothing");
   Section conflicts = root.section("conflicts");
   site.refused_options = conflicts.texts("refuse");
   conflicts.no_other_keys();

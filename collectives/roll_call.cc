@@ -43,6 +43,12 @@ std::string rank_list(const std::vector<int>& ranks) {
   return text;
 }
 
+std::string seconds_text(std::chrono::milliseconds time) {
+  std::ostringstream text;
+  text << static_cast<double>(time.count()) / 1000.0 << " s";
+  return text.str();
+}
+
 std::string ranks_to_text(const std::vector<int>& ranks) {
   std::string text;
   for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);

@@ -4,6 +4,7 @@
 // operation that it entered; one that says nothing, or is behind, is the one the others wait for.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@ class RollCall {
 
 // "rank 2", "ranks 1 and 3", "ranks 1, 3 and 4"; "no rank" if empty.
 std::string rank_list(const std::vector<int>& ranks);
+
+// "3 s", "0.25 s".
+std::string seconds_text(std::chrono::milliseconds time);
 
 // For messages between ranks: "1,3,4" and back; what is not a number is left out.
 std::string ranks_to_text(const std::vector<int>& ranks);

@@ -26,13 +26,6 @@ Options for_threads(Options options, MpiTransport::Threads threads) {
   return options;
 }
 
-std::string seconds(std::chrono::milliseconds time) {
-  std::string text = std::to_string(static_cast<double>(time.count()) / 1000.0);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text + " s";
-}
-
 }  // namespace
 
 MpiBackend::MpiBackend(const Options& options, std::unique_ptr<MpiTransport> transport)
@@ -46,7 +39,7 @@ MpiBackend::MpiBackend(const Options& options, std::unique_ptr<MpiTransport> tra
       throw CommunicatorError(Kind::timeout,
                               "mpi backend: rank " + std::to_string(options_.rank) +
                                   ": not all ranks came to form the communicator within " +
-                                  seconds(options_.timeout) + " (MPI does not say which)");
+                                  seconds_text(options_.timeout) + " (MPI does not say which)");
     }
     sched_yield();
   }
@@ -262,14 +255,14 @@ void MpiBackend::give_up(const std::string& what) {
   send_to_all(MpiNotice::Kind::gave_up, ranks_to_text(missing));
   const std::string where = what + " on rank " + std::to_string(options_.rank);
   if (missing.empty()) {
-    throw CommunicatorError(
-        Kind::timeout,
-        where + ": not finished after " + seconds(options_.timeout) + " though all ranks came");
+    throw CommunicatorError(Kind::timeout, where + ": not finished after " +
+                                               seconds_text(options_.timeout) +
+                                               " though all ranks came");
   }
-  throw CommunicatorError(
-      Kind::timeout,
-      where + ": " + rank_list(missing) + " did not take part within " + seconds(options_.timeout),
-      missing);
+  throw CommunicatorError(Kind::timeout,
+                          where + ": " + rank_list(missing) + " did not take part within " +
+                              seconds_text(options_.timeout),
+                          missing);
 }
 
 void MpiBackend::send_to_all(MpiNotice::Kind kind, const std::string& text) {

@@ -30,3 +30,8 @@ $(BUILD)/obj/spank-other-version/plugin.o: spank/plugin.cc
 $(BUILD)/tests/spank_af_other_version.so: $(BUILD)/obj/spank-other-version/plugin.o $(SPANK_OBJECTS) spank/spank_af.map
 	$(SPANK_LINK)
 TEST_PROGRAMS += $(BUILD)/tests/spank_af_other_version.so
+
+SPANK_TEST_OBJECTS = $(filter-out %/single_threaded.o,$(SPANK_OBJECTS))
+$(eval $(call unit_test,spank,$(SPANK_TEST_OBJECTS),-lyaml-cpp -lfmt -ldl))
+# The test looks at the file as it is built.
+$(BUILD)/tests/unit/spank: | $(BUILD)/lib/slurm/spank_af.so

@@ -5,7 +5,7 @@
 # One build serves one Slurm major.minor.
 SPANK_COMMON := error atomic_file settings nearest_name site native_options gpu_choice request \
   explain batch_script here_document paths
-SPANK_OBJECTS = $(patsubst spank/%.cc,$(BUILD)/obj/spank/%.o,$(filter-out spank/plugin.cc $(if $(wildcard spank/sweep.cc),%_pending.cc),$(wildcard spank/*.cc))) \
+SPANK_OBJECTS = $(patsubst spank/%.cc,$(BUILD)/obj/spank/%.o,$(filter-out spank/plugin.cc,$(wildcard spank/*.cc))) \
   $(patsubst %,$(BUILD)/obj/spank-common/%.o,$(SPANK_COMMON)) $(BUILD)/obj/spank/single_threaded.o
 SPANK_FLAGS := -DFMT_HEADER_ONLY -ffunction-sections -fdata-sections
 SPANK_LINK = @mkdir -p $(@D); echo "  LINK  $@"; $(CXX) $(CXXFLAGS) $(LDFLAGS) -shared -o $@ \

@@ -16,6 +16,7 @@
 #include "spank/inherited_environment.h"
 #include "spank/misspelled_options.h"
 #include "spank/report.h"
+#include "spank/step_cpus.h"
 #include "spank/submission.h"
 
 namespace af::spank {
@@ -72,6 +73,7 @@ int submit_init(spank_t spank, const PluginArguments& arguments) {
   register_options(spank, option_given);
   if (in_job) {
     forget_outer_job(tool);
+    if (tool == Tool::kSrun) drop_worker_cpus_if_step_does_not_fit();
   } else {
     apply_environment_defaults();
   }

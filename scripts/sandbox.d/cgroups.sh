@@ -47,9 +47,9 @@ cgroups_thaw() {
   local controller mount state
   while read -r controller mount; do
     [[ $controller == freezer && -d $mount/$(cgroup_tag) ]] || continue # v2's freezer lets die
-    find "$mount/$(cgroup_tag)" -depth -name freezer.state | while read -r state; do
-      echo THAWED >"$state" 2>/dev/null || true
-    done
+    while read -r state; do
+      { echo THAWED >"$state"; } 2>/dev/null || true # the supervisor may be removing them
+    done < <(find "$mount/$(cgroup_tag)" -name freezer.state 2>/dev/null)
   done < <(cgroup_mounts)
 }
 

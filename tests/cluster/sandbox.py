@@ -169,7 +169,7 @@ class Sandbox:
 
     def job(self, jobid):
         """`scontrol show job` as a dict; {} when Slurm does not know it."""
-        done = self.run("scontrol", "show", "job", "-o", jobid_text(jobid), check=False)
+        done = self.run("scontrol", "show", "job", "-o", str(jobid), check=False)
         if done.returncode != 0:
             return {}
         fields = {}
@@ -232,10 +232,6 @@ class Sandbox:
     def processes(self):
         """This machine's pids of all processes in the sandbox (its pid namespace)."""
         return processes_in_pid_namespace((self.dir / "state" / "pidns").read_text().strip())
-
-
-def jobid_text(jobid):
-    return str(jobid)
 
 
 def processes_in_pid_namespace(name):

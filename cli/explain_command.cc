@@ -29,8 +29,12 @@ std::string join(const std::vector<std::string>& words) {
 int explain_command(const ExplainArguments& arguments) {
   const Site site = site_for_tools(arguments.config);
   std::vector<GivenSetting> given;
-  if (arguments.tool == Tool::kSbatch && !arguments.trailer.empty())
-    given = given_in_script(read_file(arguments.trailer.front()), arguments.trailer.front());
+  if (arguments.tool == Tool::kSbatch && !arguments.trailer.empty()) {
+    const std::string& script = arguments.trailer.front();
+    const std::string text = read_file(script);
+    warn_of_ignored_settings(text, script);
+    given = given_in_script(text, script);
+  }
   // As in the plugin: inside a job the variables describe that job.
   if (!std::getenv("SLURM_JOB_ID"))
     for (GivenSetting& one : settings_from_environment(lookup)) given.push_back(std::move(one));

@@ -119,8 +119,9 @@ int run(int argc, char** argv) {
   app.add_subcommand("help", "this text");
   // Parsed, "help" would be asked for the help of itself.
   if (argc >= 2 && std::string_view(argv[1]) == "help") {
-    const CLI::App* topic = argc > 2 ? app.get_subcommand_no_throw(argv[2]) : nullptr;
-    const std::string text = topic ? topic->help("af " + topic->get_name()) : app.help("af");
+    std::string text = app.help("af");
+    for (const CLI::App* topic : app.get_subcommands([](const CLI::App*) { return true; }))
+      if (argc > 2 && topic->get_name() == argv[2]) text = topic->help("af");
     std::fputs(text.c_str(), stdout);
     return 0;
   }

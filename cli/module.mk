@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The command line `af`: works offline, from the site file alone.
-$(BUILD)/bin/af: $(patsubst %.cc,$(BUILD)/obj/%.o,$(wildcard cli/*.cc)) $(BUILD)/obj/libcommon.a
+CLI_OBJECTS := $(patsubst %.cc,$(BUILD)/obj/%.o,$(wildcard cli/*.cc))
+$(BUILD)/bin/af: $(CLI_OBJECTS) $(BUILD)/obj/libcommon.a
 	$(LINK) $(COMMON_LIBS)
-$(eval $(call unit_test,cli,$(filter-out $(BUILD)/obj/cli/main.o,$(patsubst %.cc,$(BUILD)/obj/%.o,$(wildcard cli/*.cc))) $(BUILD)/obj/libcommon.a,$(COMMON_LIBS)))
+# $$: this file is read before common/module.mk.
+$(eval $(call unit_test,cli,$(filter-out %/main.o,$(CLI_OBJECTS)) $(BUILD)/obj/libcommon.a,$$(COMMON_LIBS)))
 ALL += $(BUILD)/bin/af

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/script_settings.h"
 
+#include <cstdio>
+
 #include "common/batch_script.h"
 #include "common/error.h"
 
@@ -15,6 +17,13 @@ std::vector<GivenSetting> given_in_script(std::string_view text, const std::stri
     given.push_back({spec->id, setting.value, Source::kScript});
   }
   return given;
+}
+
+std::size_t warn_of_ignored_settings(std::string_view text, const std::string& file) {
+  const std::vector<ScriptWarning> warnings = find_ignored_settings(text);
+  for (const ScriptWarning& warning : warnings)
+    std::fputs(fmt::format("{}: {}\n", file, warning.text).c_str(), stderr);
+  return warnings.size();
 }
 
 }  // namespace af::cli

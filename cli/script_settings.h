@@ -13,4 +13,7 @@ namespace af::cli {
 // Throws Error with file, line and the nearest name for an option that does not exist.
 std::vector<GivenSetting> given_in_script(std::string_view text, const std::string& file);
 
+// Prints a line on stderr for each setting that Slurm ignores; returns how many.
+std::size_t warn_of_ignored_settings(std::string_view text, const std::string& file);
+
 }  // namespace af::cli

@@ -81,12 +81,12 @@ bool visible(const std::string& path, const Storage& storage, const FileView& fi
 // Where a person often points when they mean the prefix.
 std::string prefix_hint(const std::string& path, const FileView& files) {
   if (files.is_directory(path + "/.pixi/envs/default/bin"))
-    return ": did you mean " + path + "/.pixi/envs/default?";
-  if (files.exists(path + "/pixi.toml")) return ": run 'pixi install' in it first";
+    return "; did you mean " + path + "/.pixi/envs/default?";
+  if (files.exists(path + "/pixi.toml")) return "; run 'pixi install' in it first";
   const fs::path file(path);
-  if (file.filename() == "bin") return ": did you mean " + file.parent_path().string() + "?";
+  if (file.filename() == "bin") return "; did you mean " + file.parent_path().string() + "?";
   if (file.parent_path().filename() == "bin")
-    return ": did you mean " + file.parent_path().parent_path().string() + "?";
+    return "; did you mean " + file.parent_path().parent_path().string() + "?";
   return "";
 }
 

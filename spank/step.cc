@@ -112,10 +112,14 @@ void set_variables(spank_t spank, const std::vector<VariableChange>& changes) {
   }
 }
 
+// slurmstepd has its node's name in its own environment (the job's gets it only in the tasks).
+// Where it has not, the short host name, which a node is called by unless slurm.conf says
+// otherwise.
 std::string node_name() {
+  if (const char* name = std::getenv("SLURMD_NODENAME")) return name;
   char name[256] = "";
   gethostname(name, sizeof name - 1);
-  return name;
+  return std::string(name).substr(0, std::string_view(name).find('.'));
 }
 
 SweepMark mark_of(spank_t spank, const StepFacts& facts, uint32_t step_id) {
@@ -124,8 +128,7 @@ SweepMark mark_of(spank_t spank, const StepFacts& facts, uint32_t step_id) {
   mark.job_id = facts.job_id;
   mark.run_id = run_id(facts);
   mark.step_id = step_id;
-  const auto node = facts.environment.find("SLURMD_NODENAME");
-  if (node != facts.environment.end()) mark.node = node->second;
+  mark.node = node_name();
   return mark;
 }
 
@@ -139,9 +142,9 @@ std::string missing_environment(const std::string& prefix) {
 void sweep_step() {
   const SweepResult result = sweep(state().mark, kSweepLimit);
   if (result.killed > 0 || result.left > 0) {
-    report_error(fmt::format("run {}: ended {} processes that the step had left behind{}",
-                             state().mark.run_id, result.killed,
-                             result.left ? fmt::format(", {} do not die", result.left) : ""));
+    report_warning(fmt::format("run {}: ended {} process{} that the step had left behind{}",
+                               state().mark.run_id, result.killed, result.killed == 1 ? "" : "es",
+                               result.left ? fmt::format(", {} do not die", result.left) : ""));
   }
 }
 

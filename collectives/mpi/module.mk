@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The mpi backend. What calls MPI is a module of its own, opened with dlopen: neither the library
 # nor the programs that use it depend on libmpi. Without MPI's headers the module is not built.
+comma := ,
 COLLECTIVES_SOURCES += $(addprefix collectives/mpi/,backend.cc elements.cc load.cc)
 
 MPI_CPPFLAGS ?= $(shell pkg-config --cflags ompi-c 2>/dev/null) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
@@ -10,4 +11,9 @@ $(BUILD)/obj/collectives/mpi/module.o: CPPFLAGS += $(MPI_CPPFLAGS)
 $(BUILD)/lib/libaf_collectives_mpi.so: $(BUILD)/obj/collectives/mpi/module.o
 	@mkdir -p $(@D); echo "  LINK  $@"; $(CXX) $(CXXFLAGS) $(LDFLAGS) -shared -o $@ $^ $(MPI_LIBS)
 ALL += $(BUILD)/lib/libaf_collectives_mpi.so
+
+$(BUILD)/obj/bench/allreduce_pair.o: CPPFLAGS += $(MPI_CPPFLAGS)
+$(eval $(call benchmark,allreduce_pair,bench/allreduce_pair.cc perf/directory_store.cc,\
+  $(BUILD)/obj/libcommon.a $(BUILD)/lib/libaf_collectives.so,\
+  -L$(BUILD)/lib -laf_collectives -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' $(MPI_LIBS) -lfmt))
 endif

@@ -25,12 +25,23 @@ std::string spell_mb(int megabytes) {
                                : fmt::format("{}M", megabytes);
 }
 
-// Both must hold. Slurm knows & and |, with & binding no tighter than |, and parentheses one level
-// deep: so a side with a | gets them, unless it already has some.
+// Whether an "or" stands outside of all parentheses and brackets.
+bool has_bare_or(const std::string& constraint) {
+  int depth = 0;
+  for (const char c : constraint) {
+    if (c == '(' || c == '[') ++depth;
+    if (c == ')' || c == ']') --depth;
+    if (c == '|' && depth == 0) return true;
+  }
+  return false;
+}
+
+// Both must hold. Slurm 22.05 reads & and | from left to right (A|B&C is (A|B)&C, A&B|C is (A&B)|C)
+// and takes parentheses one level deep: so a side with a bare | gets them.
 std::string both_constraints(const std::string& theirs, const std::string& ours) {
   if (theirs.empty() || ours.empty()) return theirs.empty() ? ours : theirs;
   const auto enclosed = [&](const std::string& side) {
-    if (side.find('|') == side.npos) return side;
+    if (!has_bare_or(side)) return side;
     if (side.find_first_of("()[]") != side.npos)
       throw Error::format(
           "--constraint={}: af has to add '{}' to it, and Slurm takes no nested "

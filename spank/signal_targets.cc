@@ -116,7 +116,7 @@ bool read_process(pid_t pid, ProcessState& process) {
 }  // namespace
 
 std::vector<pid_t> signal_targets(const std::vector<ProcessState>& processes, pid_t script,
-                                  int signal, Reached reached) {
+                                  pid_t script_group, int signal, Reached reached) {
   if (reached == Reached::kEverybody) return {};
   const Tree tree(processes);
   std::vector<const ProcessState*> chosen;
@@ -129,7 +129,7 @@ std::vector<pid_t> signal_targets(const std::vector<ProcessState>& processes, pi
 
   std::vector<pid_t> result;
   for (const ProcessState* process : chosen)
-    if (reached != Reached::kGroup || shell == nullptr || process->group != shell->group)
+    if (reached != Reached::kGroup || process->group != script_group)
       result.push_back(process->pid);
   return result;
 }

@@ -35,9 +35,10 @@ enum class Reached {
 //   python with a handler). Workers that a program forked are never chosen in its place;
 // - if nobody catches it: the script and everything below, for the default action;
 // - SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU: everything, as they stop and continue a job.
-// Processes that have had it already (`reached`) are left out.
+// Processes that have had it already (`reached`) are left out. `script_group` is the script's
+// process group, given apart since the script may have died of the signal already.
 std::vector<pid_t> signal_targets(const std::vector<ProcessState>& processes, pid_t script,
-                                  int signal, Reached reached);
+                                  pid_t script_group, int signal, Reached reached);
 
 // The topmost catching processes alone, never the script: who may still be saving after the script
 // itself has died of the signal.

@@ -2,7 +2,7 @@
 #include "spank/supervisor.h"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -23,10 +23,10 @@
 namespace af {
 namespace {
 
-constexpr int kPermille = 1000 * 1000;  // nanoseconds of a millisecond
+constexpr int kNanoseconds = 1000 * 1000;  // in a millisecond
 
 void sleep_milliseconds(long milliseconds) {
-  timespec time{0, milliseconds * kPermille};
+  timespec time{0, milliseconds * kNanoseconds};
   ::nanosleep(&time, nullptr);
 }
 
@@ -46,15 +46,17 @@ class Canary {
     return false;
   }
 
-  void renew() {
-    stop();
-    start();
+  // Takes this one signal off it, so that the next of its kind shows again.
+  void forget(int signal) const {
+    const char order = static_cast<char>(signal);
+    if (::write(orders_, &order, 1) == 1) sleep_milliseconds(1);
   }
 
   void stop() {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
+    ::close(orders_);
     pid_ = -1;
   }
 
@@ -62,9 +64,13 @@ class Canary {
 
  private:
   void start() {
+    int ends[2] = {-1, -1};
     const pid_t parent = ::getpid();
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return;
     pid_ = ::fork();
     if (pid_ != 0) {
+      ::close(ends[0]);
+      orders_ = ends[1];
       if (own_group_ && pid_ > 0) ::setpgid(pid_, pid_);
       return;
     }
@@ -72,9 +78,20 @@ class Canary {
     ::prctl(PR_SET_NAME, "af-canary");
     if (own_group_) ::setpgid(0, 0);
     if (::getppid() != parent) ::_exit(0);
-    for (;;) ::pause();  // every signal is blocked: only SIGKILL ends this
+    ::close(ends[1]);
+    pollfd entry{ends[0], POLLIN, 0};
+    for (char order = 0;;) {
+      ::poll(&entry, 1, -1);
+      if (::read(ends[0], &order, 1) == 0) ::_exit(0);
+      sigset_t only;
+      ::sigemptyset(&only);
+      ::sigaddset(&only, order);
+      const timespec now{0, 0};
+      ::sigtimedwait(&only, nullptr, &now);
+    }
   }
 
+  int orders_ = -1;
   bool own_group_;
   pid_t pid_ = -1;
 };
@@ -112,6 +129,7 @@ class Supervisor {
   void pass_on(int signal) {
     // The kernel delivered to us while slurmstepd may still be going through its list of pids.
     sleep_milliseconds(50);
+    take_again(signal);
     Reached reached = Reached::kSupervisor;
     if (other_group_.has_had(signal))
       reached = Reached::kEverybody;
@@ -119,11 +137,23 @@ class Supervisor {
       reached = Reached::kGroup;
 
     const std::vector<ProcessState> processes = script_and_below();
-    for (const pid_t pid : signal_targets(processes, script_, signal, reached)) ::kill(pid, signal);
-    last_signal_ = signal;
-    saving_ = catching_descendants(processes, script_, signal);
-    if (reached != Reached::kSupervisor) same_group_.renew();
-    if (reached == Reached::kEverybody) other_group_.renew();
+    for (const pid_t pid : signal_targets(processes, script_, ::getpgrp(), signal, reached))
+      ::kill(pid, signal);
+    if (signal != SIGCONT && signal != SIGTSTP) {  // SIGCONT goes before each SIGTERM of Slurm's
+      last_signal_ = signal;
+      saving_ = catching_descendants(processes, script_, signal);
+    }
+    same_group_.forget(signal);
+    other_group_.forget(signal);
+  }
+
+  // `scancel --full` sends to the pid and to its group: that is one signal to whoever it reaches.
+  static void take_again(int signal) {
+    sigset_t only;
+    ::sigemptyset(&only);
+    ::sigaddset(&only, signal);
+    const timespec now{0, 0};
+    ::sigtimedwait(&only, nullptr, &now);
   }
 
   // slurmstepd kills all else the moment we end. If the script itself died of the signal (a shell
@@ -131,8 +161,10 @@ class Supervisor {
   // caught it keep their KillWait.
   bool somebody_is_saving() const {
     if (!WIFSIGNALED(status_) || WTERMSIG(status_) != last_signal_) return false;
-    return std::any_of(saving_.begin(), saving_.end(),
-                       [](pid_t pid) { return ::kill(pid, 0) == 0; });
+    const std::vector<ProcessState> alive = processes_below(::getpid());
+    return std::any_of(alive.begin(), alive.end(), [&](const ProcessState& process) {
+      return std::count(saving_.begin(), saving_.end(), process.pid) != 0;
+    });
   }
 
   std::vector<ProcessState> script_and_below() const {

@@ -8,9 +8,10 @@ SPANK_COMMON := error atomic_file settings nearest_name site native_options gpu_
 SPANK_OBJECTS = $(patsubst spank/%.cc,$(BUILD)/obj/spank/%.o,$(filter-out spank/plugin.cc,$(wildcard spank/*.cc))) \
   $(patsubst %,$(BUILD)/obj/spank-common/%.o,$(SPANK_COMMON)) $(BUILD)/obj/spank/single_threaded.o
 SPANK_FLAGS := -DFMT_HEADER_ONLY -ffunction-sections -fdata-sections
-SPANK_LINK = @mkdir -p $(@D); echo "  LINK  $@"; $(CXX) $(CXXFLAGS) $(LDFLAGS) -shared -o $@ \
+# Moved into place: a running Slurm never opens half a file.
+SPANK_LINK = @mkdir -p $(@D); echo "  LINK  $@"; $(CXX) $(CXXFLAGS) $(LDFLAGS) -shared -o $@.new \
   $(filter %.o,$^) -l:libyaml-cpp.a -static-libstdc++ -static-libgcc \
-  -Wl,--gc-sections -Wl,-z,text -Wl,-z,defs -Wl,--version-script=spank/spank_af.map
+  -Wl,--gc-sections -Wl,-z,text -Wl,-z,defs -Wl,--version-script=spank/spank_af.map && mv $@.new $@
 
 $(BUILD)/obj/spank/%.o: CPPFLAGS += $(SPANK_FLAGS)
 # common/ once more, with fmt inside.

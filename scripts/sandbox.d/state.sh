@@ -8,8 +8,9 @@
 # and shows up in /proc, so look for a pending SIGKILL (bit 9) and for its memory as well.
 first_process() {
   local pid status pending
-  { pid=$(<"$dir/state/pid"); } 2>/dev/null || return 1
-  [[ $pid ]] && { status=$(<"/proc/$pid/status"); } 2>/dev/null || return 1
+  pid=$(cat "$dir/state/pid" 2>/dev/null) && [[ $pid ]] || return 1
+  # Not $(<file): bash itself exits when the process ends between open and read.
+  status=$(cat "/proc/$pid/status" 2>/dev/null) || return 1
   [[ $status == *VmSize:* && $status != *"State:"$'\t'[ZX]* ]] || return 1
   while read -r pending; do
     ((0x$pending & 0x100)) && return 1

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Starts the sandbox's first process and cleans up on this machine after its end, however it
-# ended. Run by `sandbox up` in a session of its own, holding the lock (fd 9); stdout is up's pipe.
+# ended. Run by `sandbox up` in a session of its own, holding the lock (fd 9). stdout is up's pipe:
+# its end without "ready" tells up that it failed and that everything is gone again.
 # shellcheck disable=SC2154 # variables from the environment
 set -uo pipefail
 # shellcheck source=scripts/sandbox.d/cgroups.sh
@@ -24,7 +25,6 @@ flags=(--net --mount --uts --ipc --pid --cgroup --fork --kill-child --mount-proc
   exec unshare "${flags[@]}" -- bash "$parts/init.sh"
 ) &
 unshare=$!
-exec 1>&- # up's pipe: only the sandbox itself has it now
 
 while kill -0 "$unshare" 2>/dev/null; do
   if pid=$(pgrep -P "$unshare") && [[ $pid ]]; then
@@ -35,9 +35,9 @@ while kill -0 "$unshare" 2>/dev/null; do
   sleep 0.01
 done
 wait "$unshare"
-if [[ ! -e $dir/state/pid && ! -s $dir/log/init.log ]]; then
-  echo "no namespaces here (above, what unshare says). Be root, or allow user namespaces" \
-    "(kernel.unprivileged_userns_clone=1, user.max_user_namespaces; Docker: --privileged)." >&2
+if [[ ! -e $dir/state/pid ]]; then
+  echo "namespaces are forbidden here: be root, or allow user namespaces" \
+    "(kernel.unprivileged_userns_clone=1, user.max_user_namespaces; Docker: --privileged)" >&2
 fi
 rm -f "$dir/state/ready" "$dir/state/pid"
 cgroups_remove

@@ -79,7 +79,7 @@ sandbox_up() {
   # shellcheck source=scripts/sandbox.d/slurm-conf.sh
   . "$parts/slurm-conf.sh"
   parse_shape "$shape"
-  mkdir -p "$dir" || die "cannot create $dir"
+  mkdir -p "$dir" 2>/dev/null || die "cannot create $dir"
   wait_for_lock
   cgroups_remove # what a killed sandbox left
   rm -rf "$dir/state" "$dir/log" "$dir/given"
@@ -113,8 +113,8 @@ sandbox_up() {
   echo "${site_given:+$site}" >"$dir/state/site"
   echo "$shape" >"$dir/state/shape"
 
-  # The supervisor gets a clean environment and a session of its own; its end of the pipe closes
-  # without "ready" when anything fails, since everything then dies.
+  # The supervisor gets a clean environment and a session of its own; the pipe closes
+  # without "ready" when it failed and has cleaned up.
   while read -r word; do
     answer=$word
     [[ $word == ready ]] && break

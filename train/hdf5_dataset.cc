@@ -64,6 +64,9 @@ Hdf5Handle open_file(const std::filesystem::path& path) {
   const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_file_locking(access.get(), /*use=*/0, /*ignore_when_disabled=*/1);
   Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
+  // A program that has this file open with the lock (to write it, or through other code) must go on
+  // as it began: HDF5 refuses two ways in one process.
+  if (!file) file = Hdf5Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
   if (file) return file;
   const std::string reason = hdf5_reason();
   if (::access(path.c_str(), R_OK) != 0) throw errno_error("cannot read " + path.string());

@@ -56,14 +56,20 @@ struct Session::Impl {
     if (!fd || ::getpid() != opened_by) return;
     // "replace": a path need not be UTF-8, and dump() would throw.
     std::string text = line.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+    flush();
     if (pending.size() + text.size() <= kMostKept) pending += text;
-    while (!pending.empty()) {
+    flush();
+  }
+
+  void flush() {
+    while (fd && !pending.empty()) {
       const ssize_t n =
           ::send(fd.get(), pending.data(), pending.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (n < 0) {
         fd.reset();  // the agent is gone, and with it soon this rank
+        pending.clear();
         return;
       }
       pending.erase(0, static_cast<size_t>(n));

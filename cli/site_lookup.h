@@ -9,7 +9,7 @@
 namespace af::cli {
 
 // --config, else $AF_CONFIG, else etc/af.yaml beside the bin/ of this program (installed) or beside
-// build/ (in the source tree), else /etc/af/af.yaml.
+// build/ (in the source tree), else /etc/af/af.yaml or /etc/slurm/af.yaml.
 Site site_for_tools(const std::string& config);
 
 }  // namespace af::cli

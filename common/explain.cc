@@ -52,11 +52,11 @@ std::string native_line(const NativeOptions& native, const Request& request,
                         const std::string& trailer) {
   std::string line = tool_name(native.tool);
   for (const SlurmOption& option : request.options) line += option_words(option.name, option.value);
-  for (const auto& [name, value] : native.set) {
+  for (const auto& given : native.set) {
     // Ours combines both (the constraint).
     const bool replaced = std::ranges::any_of(
-        request.options, [&](const SlurmOption& option) { return option.name == name; });
-    if (!replaced) line += option_words(name, person_wrote(name, value));
+        request.options, [&](const SlurmOption& option) { return option.name == given.first; });
+    if (!replaced) line += option_words(given.first, person_wrote(given.first, given.second));
   }
   return trailer.empty() ? line : line + " " + trailer;
 }

@@ -18,8 +18,8 @@ namespace {
 // One mapping of the file. Absent sections give the defaults.
 class Section {
  public:
-  Section(YAML::Node node, std::string path, const std::string& file)
-      : node_(std::move(node)), path_(std::move(path)), file_(file) {
+  Section(const YAML::Node& node, std::string path, const std::string& file)
+      : node_(node), path_(std::move(path)), file_(file) {
     if (!node_ || node_.IsNull()) return;
     if (!node_.IsMap()) throw wrong(node_, "", "a mapping (key: value)");
     std::set<std::string> seen;

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "common/error.h"
+#include "common/hostlist.h"
 #include "launcher/gpu_inventory.h"
 
 namespace af {
@@ -119,32 +120,12 @@ std::optional<std::vector<Gpu>> numbered_by_slurm(const std::vector<int>& ids,
 }
 
 bool node_in_list(const std::string& node, const std::string& list) {
-  // "n[1-2,7],gpu3": split at commas outside the brackets.
-  std::vector<std::string> items(1);
-  int depth = 0;
-  for (const char c : list) {
-    if (c == '[') ++depth;
-    if (c == ']') --depth;
-    if (c == ',' && depth == 0)
-      items.emplace_back();
-    else
-      items.back().push_back(c);
+  try {
+    const std::vector<std::string> names = expand_hostlist(list);
+    return std::find(names.begin(), names.end(), node) != names.end();
+  } catch (const Error&) {
+    return false;  // not what this version understands: then the detail names nothing
   }
-  for (const std::string& item : items) {
-    const size_t open = item.find('['), close = item.rfind(']');
-    if (open == std::string::npos || close == std::string::npos) {
-      if (item == node) return true;
-      continue;
-    }
-    const std::string head = item.substr(0, open), tail = item.substr(close + 1);
-    if (node.size() <= head.size() + tail.size() || node.rfind(head, 0) != 0 ||
-        node.substr(node.size() - tail.size()) != tail)
-      continue;
-    const auto mine = number(node.substr(head.size(), node.size() - head.size() - tail.size()));
-    const std::vector<int> in = numbers(item.substr(open + 1, close - open - 1));
-    if (mine && std::count(in.begin(), in.end(), *mine) != 0) return true;
-  }
-  return false;
 }
 
 }  // namespace

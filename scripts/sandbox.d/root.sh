@@ -33,10 +33,7 @@ build_root() {
   bind "$dir/work" "$root/work"
   bind "$dir/depot" "$root/depot"
   bind "$dir/home" "$root/home"
-  bind "$repo" "$root/opt/af"
-  # Without root the mount keeps the flags it has on the machine, and they must be named again.
-  mount -o remount,bind,ro "$root/opt/af" 2>/dev/null ||
-    mount -o "remount,bind,ro,$(findmnt -nfo VFS-OPTIONS "$root/opt/af" | sed 's/^rw/ro/')" "$root/opt/af"
+  show_repository "$root/opt/af"
   for path in run tmp var/tmp dev/shm; do
     [[ -d $root/$path ]] && mount -t tmpfs -o "mode=$([[ $path == run ]] && echo 755 || echo 1777)" tmpfs "$root/$path"
   done
@@ -46,6 +43,27 @@ build_root() {
   pivot_root . .
   umount -l .
   cd /
+}
+
+# The repository, read-only. A clone that only its owner may enter (mktemp -d makes such) is shown
+# entry by entry in a folder that everybody may enter.
+show_repository() { # TARGET
+  local entry
+  if [[ $rootless || $(stat -c %A "$repo") == *r-x ]]; then
+    bind "$repo" "$1"
+    bind_read_only "$1"
+    return
+  fi
+  bind_all_of "$repo" "$1"
+  for entry in "$1"/*; do
+    if mountpoint -q "$entry"; then bind_read_only "$entry"; fi
+  done
+}
+
+bind_read_only() { # MOUNTPOINT
+  # Without root the mount keeps the flags it has on the machine, and they must be named again.
+  mount -o remount,bind,ro "$1" 2>/dev/null ||
+    mount -o "remount,bind,ro,$(findmnt -nfo VFS-OPTIONS "$1" | sed 's/^rw/ro/')" "$1"
 }
 
 # /etc is the machine's with our own files on top: an overlay, or a copy where there is none.

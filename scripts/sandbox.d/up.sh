@@ -88,7 +88,6 @@ sandbox_up() {
   if ((EUID != 0)); then rootless=1; else
     chown 3001:3001 "$dir/work/users/ada" "$dir/home/ada"
     chmod 1777 "$dir/depot"
-    [[ $(stat -c %A "$repo") == *r-x ]] || say "only its owner may read $repo: ada will not see /opt/af (chmod o+rx $repo)"
   fi
   auto=
   if [[ $proctrack != linuxproc ]]; then

@@ -204,12 +204,15 @@ def test_as_an_ordinary_user(tmp_path_factory):
 @pytest.mark.skipif(not ROOT, reason="needs root: an ordinary user's job is that user here")
 def test_a_clone_in_a_closed_folder(tmp_path):
     repo = copied_repo(tmp_path, mode=0o700)
+    repo.chmod(0o700)  # as `git clone . $(mktemp -d)` makes it
     sandbox = Sandbox("closed", repo=repo)
     try:
         sandbox.up()
         done = sandbox.run("srun", "sh", "-c", "echo x > file && ls /opt/af/scripts/sandbox")
         assert done.stdout.strip() == "/opt/af/scripts/sandbox"
         assert sandbox.read("file") == "x\n"
+        done = sandbox.run("touch", "/opt/af/scripts/written", root=True, check=False)
+        assert "Read-only file system" in done.stderr
     finally:
         sandbox.down()
 

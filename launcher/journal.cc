@@ -12,13 +12,14 @@ namespace af {
 namespace {
 
 // Output of programs and names of files may be no UTF-8; a journal line must be written all the same.
-std::string dump(const nlohmann::json& value) {
+std::string dump(const nlohmann::ordered_json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
 
-Journal::Journal(OutputWriter& writer, const RunDirectory& directory, nlohmann::json common)
+Journal::Journal(OutputWriter& writer, const RunDirectory& directory,
+                 nlohmann::ordered_json common)
     : writer_(writer),
       state_path_(directory.state()),
       common_(std::move(common)),
@@ -35,11 +36,10 @@ void Journal::event(const std::string& name, const nlohmann::json& fields) {
   line["event"] = name;
   for (const auto& [key, value] : common_.items()) line[key] = value;
   for (const auto& [key, value] : fields.items()) line[key] = value;
-  writer_.write(events_.get(),
-                line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  writer_.write(events_.get(), dump(line) + "\n");
 }
 
-void Journal::state(const nlohmann::json& fields) {
+void Journal::state(const nlohmann::ordered_json& fields) {
   state_.update(fields);
   writer_.run([path = state_path_, text = dump(state_) + "\n"] {
     try {

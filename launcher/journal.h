@@ -16,18 +16,18 @@ namespace af {
 class Journal {
  public:
   // `common` is in every line: run, attempt, generation. Throws Error if the file cannot be opened.
-  Journal(OutputWriter& writer, const RunDirectory& directory, nlohmann::json common);
+  Journal(OutputWriter& writer, const RunDirectory& directory, nlohmann::ordered_json common);
 
   // {"t": now, "event": name, …common…, …fields…}
   void event(const std::string& name, const nlohmann::json& fields = nlohmann::json::object());
   // Merges into state.json and replaces the file atomically; a failure is dropped (the journal is
   // the truth).
-  void state(const nlohmann::json& fields);
+  void state(const nlohmann::ordered_json& fields);
 
  private:
   OutputWriter& writer_;
   std::filesystem::path state_path_;
-  nlohmann::json common_, state_;
+  nlohmann::ordered_json common_, state_;
   UniqueFd events_;
 };
 

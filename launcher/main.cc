@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// af-launch: starts one rank of a program per worker. docs/launcher.md is its manual.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "common/error.h"
+#include "launcher/agent_main.h"
+#include "launcher/environment.h"
+#include "launcher/exit_codes.h"
+#include "launcher/front.h"
+#include "launcher/keeper.h"
+#include "launcher/launch_context.h"
+#include "launcher/options.h"
+
+namespace {
+
+int complain(const char* text, int code) {
+  fmt::print(stderr, "af-launch: {}\n", text);
+  return code;
+}
+
+// A run outside Slurm gets a name that sorts by time and that no other run of this machine has.
+std::string local_run_id() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::localtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &parts);
+  return fmt::format("local-{}-{}", text, ::getpid());
+}
+
+int launch(const af::Options& options) {
+  const af::Environment environment = af::current_environment();
+  af::LaunchContext context = af::read_launch_context(environment);
+  if (context.run_id.empty()) context.run_id = local_run_id();
+  if (context.mode == af::LaunchMode::kFront && !options.agent)
+    return af::run_front(options, context, environment);
+  if (context.mode == af::LaunchMode::kLocal)
+    context.tasks = options.workers > 0 ? options.workers : 1;
+  if (context.mode == af::LaunchMode::kStep && options.workers > 0 &&
+      options.workers != context.tasks)
+    throw af::Error::format("--workers={} but srun started {} tasks: use srun --ntasks={}",
+                            options.workers, context.tasks, options.workers);
+  return af::run_under_keeper([&](int control) {
+    try {
+      return af::run_agent(options, context, environment, control);
+    } catch (const std::exception& error) {
+      return complain(error.what(), af::kExitCannotStart);
+    }
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  af::ParsedOptions parsed;
+  try {
+    parsed = af::parse_options(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const std::exception& error) {
+    return complain(error.what(), af::kExitBadSettings);
+  }
+  if (!parsed.options) {
+    std::fputs(parsed.text.c_str(), stdout);
+    return 0;
+  }
+  try {
+    return launch(*parsed.options);
+  } catch (const std::exception& error) {
+    return complain(error.what(), af::kExitCannotStart);
+  }
+}

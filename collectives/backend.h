@@ -35,6 +35,7 @@ struct Operation {
   int root = 0;
   double pre_scale = 1.0;
   Stream stream = nullptr;
+  bool blocking = false;  // the Communicator synchronizes right after submit()
 };
 
 // "all_reduce(count 1024, f32, sum)": for messages.
@@ -65,7 +66,8 @@ class Backend {
   virtual BackendKind kind() const = 0;
   virtual std::string description() const = 0;
 
-  // Starts the operations in this order; returns one state per operation. With `grouped` nothing
+  // Starts the operations in this order; returns one state per operation, null for one that is done
+  // already. With `grouped` nothing
   // may run on the calling thread (several ranks may share it). Throws CommunicatorError if broken.
   // Called by one thread at a time.
   virtual std::vector<std::shared_ptr<WorkState>> submit(std::span<const Operation> operations,

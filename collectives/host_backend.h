@@ -6,12 +6,11 @@
 // submission. It throws CommunicatorError; that breaks the backend, and run() is not called again.
 #pragma once
 
-#include <condition_variable>
-#include <deque>
-#include <mutex>
-#include <thread>
+#include <memory>
 
 #include "collectives/backend.h"
+#include "collectives/device_staging.h"
+#include "collectives/executor.h"
 
 namespace af {
 
@@ -36,29 +35,15 @@ class HostBackend : public Backend {
   virtual std::shared_ptr<Memory> do_allocate(std::size_t bytes);
   // Makes a blocked run() throw soon. May be called from any thread, beside run(), repeatedly.
   virtual void interrupt(const std::string& reason) noexcept = 0;
-  // The derived destructor's first act: aborts, joins the progress thread; run() is not called
+  // The derived destructor's first act: interrupts, joins the progress thread; run() is not called
   // after it. (A base destructor would come too late: the derived members are gone by then.)
   void stop() noexcept;
 
   const Options options_;
 
  private:
-  class Task;
-
-  void execute(const std::shared_ptr<Task>& task) noexcept;
-  bool run_next(std::unique_lock<std::mutex>& lock);
-  void help_until_done(const std::shared_ptr<Task>& task);
-  void break_with(const CommunicatorError& error) noexcept;
-  void throw_if_broken();
-  void progress();
-
-  std::mutex mutex_;
-  std::condition_variable changed_;          // queue_, running_, stopping_ or a task's state
-  std::deque<std::shared_ptr<Task>> queue_;  // waiting, in order of submission
-  bool running_ = false;                     // a task is being executed by some thread
-  bool stopping_ = false;
-  std::unique_ptr<CommunicatorError> broken_;  // the first failure
-  std::thread thread_;                         // started at the first operation that needs it
+  std::unique_ptr<DeviceStaging> staging_;  // if Options::device names a GPU
+  std::shared_ptr<Executor> executor_;
 };
 
 }  // namespace af

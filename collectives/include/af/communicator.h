@@ -101,6 +101,9 @@ struct CallOptions {
   // Every input element is multiplied by it before the reduction. It may differ between ranks
   // (averages by samples: own samples / all samples, with sum). Whole numbers only for integers.
   double pre_scale = 1.0;
+  // The call returns when the result is in `out`, and runs on the calling thread where it can: for
+  // callers who would wait at once anyway. Not within a group.
+  bool blocking = false;
 };
 
 class WorkState;  // internal

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/local/exchange.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+
+#include "collectives/local/signature.h"
+
+namespace af::local {
+namespace {
+
+constexpr int kYields = 4;           // looks at the sockets before sleeping in poll()
+constexpr std::size_t kVectors = 8;  // pieces per system call
+
+}  // namespace
+
+Exchange::Exchange(const std::vector<Link>& links, Alarm& alarm, Waiting& waiting)
+    : alarm_(alarm), waiting_(waiting) {
+  for (const Link& link : links) {
+    if (!link.same_node) lines_.push_back({link.rank, link.data.get(), {}, {}, {}});
+  }
+}
+
+void Exchange::begin(const WireHeader& header) {
+  sent_ = header;
+  for (Line& line : lines_) {
+    line.out.push_back({reinterpret_cast<char*>(&sent_), sizeof(sent_), false});
+    line.in.push_back({reinterpret_cast<char*>(&line.received), sizeof(line.received), true});
+  }
+}
+
+void Exchange::send(int rank, const void* data, std::size_t bytes) {
+  if (bytes == 0) return;
+  line_of(rank).out.push_back({static_cast<char*>(const_cast<void*>(data)), bytes, false});
+}
+
+void Exchange::receive(int rank, void* data, std::size_t bytes) {
+  if (bytes != 0) line_of(rank).in.push_back({static_cast<char*>(data), bytes, false});
+}
+
+Exchange::Line& Exchange::line_of(int rank) {
+  const auto found = std::find_if(lines_.begin(), lines_.end(),
+                                  [rank](const Line& line) { return line.rank == rank; });
+  if (found == lines_.end()) {
+    throw CommunicatorError(CommunicatorError::Kind::system,
+                            "no connection with rank " + std::to_string(rank), {rank});
+  }
+  return *found;
+}
+
+void Exchange::run(Clock::time_point deadline, std::chrono::milliseconds timeout) {
+  int idle = 0;
+  while (true) {
+    bool moved = false;
+    bool left = false;
+    for (Line& line : lines_) {
+      if (push(line)) moved = true;
+      if (pull(line)) moved = true;
+      left = left || !line.in.empty() || !line.out.empty();
+    }
+    if (!left) break;
+    if (moved) {
+      idle = 0;
+    } else if (++idle <= kYields) {
+      sched_yield();
+    } else {
+      wait(deadline, timeout);
+    }
+  }
+  waiting_.set_blocked_on(-1);
+}
+
+bool Exchange::push(Line& line) {
+  if (line.out.empty()) return false;
+  iovec vectors[kVectors];
+  msghdr message = {};
+  message.msg_iov = vectors;
+  for (const Piece& piece : line.out) {
+    if (message.msg_iovlen == kVectors) break;
+    vectors[message.msg_iovlen++] = {piece.data, piece.bytes};
+  }
+  const ssize_t sent = sendmsg(line.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0) {
+    if (errno == EAGAIN || errno == EINTR) return false;
+    lost(line);
+  }
+  std::size_t rest = std::size_t(sent);
+  while (rest > 0) {
+    Piece& piece = line.out.front();
+    const std::size_t taken = std::min(rest, piece.bytes);
+    piece.data += taken;
+    piece.bytes -= taken;
+    rest -= taken;
+    if (piece.bytes == 0) line.out.pop_front();
+  }
+  return true;
+}
+
+bool Exchange::pull(Line& line) {
+  bool moved = false;
+  while (!line.in.empty()) {
+    Piece& piece = line.in.front();
+    const ssize_t got = recv(line.fd, piece.data, piece.bytes, MSG_DONTWAIT);
+    if (got == 0) lost(line);
+    if (got < 0) {
+      if (errno == EAGAIN || errno == EINTR) return moved;
+      lost(line);
+    }
+    moved = true;
+    piece.data += got;
+    piece.bytes -= std::size_t(got);
+    if (piece.bytes > 0) return moved;  // let the other links have their turn
+    const bool header = piece.header;
+    line.in.pop_front();
+    if (header) check_header(line);
+  }
+  return moved;
+}
+
+void Exchange::check_header(const Line& line) const {
+  const WireHeader& other = line.received;
+  if (other.magic != WireHeader::kMagic || other.generation != sent_.generation) {
+    throw CommunicatorError(CommunicatorError::Kind::system,
+                            "rank " + std::to_string(line.rank) + " sent what is not ours",
+                            {line.rank});
+  }
+  if (other.signature == sent_.signature && other.count == sent_.count &&
+      other.index == sent_.index) {
+    return;
+  }
+  throw CommunicatorError(CommunicatorError::Kind::mismatch,
+                          "rank " + std::to_string(line.rank) + " called " +
+                              describe_call(other.signature, other.count) +
+                              " while this rank called " +
+                              describe_call(sent_.signature, sent_.count),
+                          {line.rank});
+}
+
+void Exchange::lost(const Line& line) {
+  alarm_.check();  // a report of the reason may have come first
+  throw CommunicatorError(CommunicatorError::Kind::peer_lost,
+                          "rank " + std::to_string(line.rank) + " died or left", {line.rank});
+}
+
+void Exchange::wait(Clock::time_point deadline, std::chrono::milliseconds timeout) {
+  alarm_.check();
+  std::vector<pollfd> polled = {{alarm_.event(), POLLIN, 0}};
+  std::vector<int> missing;
+  for (const Line& line : lines_) {
+    short events = 0;
+    if (!line.out.empty()) events |= POLLOUT;
+    if (!line.in.empty()) events |= POLLIN;
+    if (events == 0) continue;
+    polled.push_back({line.fd, events, 0});
+    missing.push_back(line.rank);
+  }
+  waiting_.set_blocked_on(missing.front());
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+  if (left.count() <= 0) {
+    throw CommunicatorError(CommunicatorError::Kind::timeout,
+                            list_ranks(missing) + " did not take part within " +
+                                std::to_string(double(timeout.count()) / 1000).substr(0, 5) + " s",
+                            missing);
+  }
+  // The alarm of this process rings the event; one of a node-mate only wakes futexes, and reaches
+  // this process through its own watcher.
+  poll(polled.data(), polled.size(), int(std::min<long>(left.count(), 60'000)));
+}
+
+}  // namespace af::local

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A thread that sleeps in poll() on the control connections and notices, while others compute or
+// wait, that a rank died or that it reports a failure.
+#pragma once
+
+#include <thread>
+#include <vector>
+
+#include "collectives/local/alarm.h"
+#include "collectives/local/handshake.h"
+
+namespace af::local {
+
+class Watcher {
+ public:
+  // `links` and `alarm` must outlive it.
+  Watcher(const std::vector<Link>& links, Alarm& alarm);
+  ~Watcher();
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+
+ private:
+  void watch();
+  // False once the connection has ended.
+  bool read_control(std::size_t link);
+
+  const std::vector<Link>& links_;
+  Alarm& alarm_;
+  UniqueFd stop_;
+  std::vector<FailureRecord> records_;  // being received, by link
+  std::vector<std::size_t> got_;        // bytes of it
+  std::thread thread_;
+};
+
+}  // namespace af::local

@@ -10,6 +10,9 @@
 //     tcp: each rank believes to be on a node of its own    foreign: buffer from malloc
 //     two-cores: all ranks share two cores, however many there are
 #include <fmt/core.h>
+// The C++ bindings were deprecated in 2009, and their headers do not compile without warnings.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 #include <sched.h>
 #include <sys/resource.h>

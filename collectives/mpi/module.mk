@@ -4,7 +4,7 @@
 comma := ,
 COLLECTIVES_SOURCES += $(addprefix collectives/mpi/,backend.cc elements.cc load.cc)
 
-MPI_CPPFLAGS ?= $(shell pkg-config --cflags ompi-c 2>/dev/null) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
+MPI_CPPFLAGS ?= $(shell pkg-config --cflags ompi-c 2>/dev/null)
 MPI_LIBS ?= $(shell pkg-config --libs ompi-c 2>/dev/null)
 ifneq ($(strip $(MPI_LIBS)),)
 $(BUILD)/obj/collectives/mpi/module.o: CPPFLAGS += $(MPI_CPPFLAGS)

@@ -31,6 +31,19 @@ constexpr std::string_view kIdentity[] = {
 // it (job_environment.cc). A new job of another shape could not start a step with it.
 constexpr const char* kCpusOfSteps = "SRUN_CPUS_PER_TASK";
 
+// Slurm's variables for what af has asked for in the outer job. sbatch does not read them, but
+// hands them on, and srun in the new job does: "Step requested GRES but job doesn't have GRES".
+// salloc has the same trouble and is left as it is, since its shell shows its environment to the
+// person.
+constexpr std::string_view kOuterShape[] = {"SLURM_NTASKS",        "SLURM_NPROCS",
+                                            "SLURM_CPUS_PER_TASK", "SLURM_GPUS_PER_TASK",
+                                            "SLURM_TRES_PER_TASK", "SLURM_MEM_PER_GPU"};
+
+template <typename Names>
+bool contains(const Names& names, std::string_view name) {
+  return std::ranges::find(names, name) != std::end(names);
+}
+
 }  // namespace
 
 std::string spank_variable(const SettingSpec& spec) {
@@ -41,15 +54,15 @@ std::string spank_variable(const SettingSpec& spec) {
 
 std::vector<std::string> leftovers_of_outer_job(std::span<const std::string> names, Tool tool) {
   const bool new_job = tool != Tool::kSrun;
-  const bool in_af_job = std::ranges::find(names, "AF_RUN_ID") != names.end();
+  const bool in_af_job = contains(names, "AF_RUN_ID");
   std::vector<std::string> leftovers;
   for (const std::string& name : names) {
     const bool option = name.starts_with("SLURM_SPANK__SLURM_SPANK_OPTION_af_") ||
                         name.starts_with("_SLURM_SPANK_OPTION_af_");
     const bool setting = name.starts_with(kForwardedPrefix) || find_setting_by_env(name);
-    const bool identity = std::ranges::find(kIdentity, name) != std::end(kIdentity) ||
-                          (in_af_job && name == kCpusOfSteps);
-    if (option || (new_job && (setting || identity))) leftovers.push_back(name);
+    const bool identity = contains(kIdentity, name) || (in_af_job && name == kCpusOfSteps);
+    const bool shape = in_af_job && tool == Tool::kSbatch && contains(kOuterShape, name);
+    if (option || (new_job && (setting || identity || shape))) leftovers.push_back(name);
   }
   return leftovers;
 }

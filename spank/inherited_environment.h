@@ -22,7 +22,7 @@ std::string spank_variable(const SettingSpec& spec);
 //
 // Always: the outer job's options, which Slurm hands on by itself. For a new job (sbatch, salloc)
 // also the settings in force and the identity of the outer run; a step (srun) belongs to the run
-// and keeps them.
+// and keeps them. For sbatch also the shape that af gave the outer job.
 std::vector<std::string> leftovers_of_outer_job(std::span<const std::string> names, Tool tool);
 
 // The effects on this process's environment.

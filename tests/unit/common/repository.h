@@ -6,8 +6,9 @@
 
 namespace af {
 
-// The test program is build/tests/unit/NAME, wherever it is started from.
+// The current directory (tests/run starts the tests in the root); else above build/tests/unit.
 inline std::filesystem::path repository() {
+  if (std::filesystem::exists("docs/settings.md")) return std::filesystem::current_path();
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../../..";
 }
 

@@ -2,8 +2,8 @@
 // The one exception type of af, and the policy around it (docs/errors.md).
 //
 // An Error is written for the person who will read it: what failed, where (host, rank, path,
-// value), and what to do. It is thrown inside af and caught at the edges only: main(), a SPANK hook,
-// the C API. An edge prints it as one line on stderr and gives a non-zero result.
+// value), and what to do. It is thrown inside af and caught at the edges only: main(), a SPANK
+// hook, the C API. An edge prints it as one line on stderr and gives a non-zero result.
 #pragma once
 
 #include <fmt/core.h>

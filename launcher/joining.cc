@@ -2,7 +2,9 @@
 #include "launcher/joining.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
@@ -89,6 +91,15 @@ std::vector<Worker> local_workers(const Worker& worker, int number) {
   return workers;
 }
 
+// Task 0 announces itself in this folder. Where it cannot be written, nobody has to wait for that.
+void check_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error && ::access(folder.c_str(), W_OK) == 0) return;
+  throw Error::format("cannot write in the run directory {}: {}; choose another with --run-dir",
+                      folder.string(), error ? error.message() : std::strerror(errno));
+}
+
 std::unique_ptr<Bootstrap> make_bootstrap(Way way, const Options& options,
                                           const LaunchContext& context, const Joined& joined,
                                           const std::string& my_address) {
@@ -96,6 +107,7 @@ std::unique_ptr<Bootstrap> make_bootstrap(Way way, const Options& options,
   if (!options.front.empty())
     return make_tcp_bootstrap(context.task, parse_peer_address(options.front), joined.secret);
   const fs::path file = rendezvous_file(options, context);
+  if (context.task != 0) check_folder(file.parent_path());
   if (context.task == 0)
     return make_tcp_bootstrap_hub(context.tasks, my_address, joined.secret, file,
                                   joined.directory.path);
@@ -179,7 +191,8 @@ Joined join_world(const Options& options, const LaunchContext& context,
     joined.problem = fmt::format("{} (on {})", card.problem, card.workers.at(0).host);
   }
   if (joined.code != 0) return joined;
-  if (joined.secret.empty() && texts.size() > 1) joined.secret = read_secret(joined.directory);
+  if (joined.secret.empty() && texts.size() > 1 && !options.dry_run)
+    joined.secret = read_secret(joined.directory);
 
   PlanOptions plan_options = {.program = program_kind(options),
                               .gpus_per_worker = options.gpus_per_worker > 0

@@ -80,6 +80,8 @@ Communicator::Communicator(const Options& options) : impl_(std::make_shared<Impl
   check_options(options);
   impl_->options = options;
   impl_->backend = make_backend(options);
+  // A store that is served by rank 0 ends when all ranks have let go of it.
+  impl_->options.store.reset();
 }
 
 Communicator Communicator::from_environment() {

@@ -39,7 +39,7 @@ class HostBackend : public Backend {
   // after it. (A base destructor would come too late: the derived members are gone by then.)
   void stop() noexcept;
 
-  const Options options_;
+  Options options_;  // constant after construction
 
  private:
   std::unique_ptr<DeviceStaging> staging_;  // if Options::device names a GPU

@@ -58,8 +58,9 @@ class LocalBackend : public HostBackend {
       wide_.emplace(topology, options.rank, members_.segment, waiting_, buffers_, exchange_,
                     options.generation);
     }
-    // Nobody needs the store any more once all have passed: rank 0 may serve it.
     run(Operation{});
+    // All have come: nobody needs the store any more, and rank 0 may be serving it.
+    options_.store.reset();
   }
 
   ~LocalBackend() override { stop(); }

@@ -25,8 +25,10 @@ constexpr std::size_t kMostClients = 4096;
 
 }  // namespace
 
-StoreServer::StoreServer(int port)
-    : listener_(local::listen_tcp(port).fd), stop_(eventfd(0, EFD_CLOEXEC)) {
+StoreServer::StoreServer(int port) : stop_(eventfd(0, EFD_CLOEXEC)) {
+  local::TcpListener listener = local::listen_tcp(port);
+  listener_ = std::move(listener.fd);
+  port_ = listener.port;
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

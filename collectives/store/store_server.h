@@ -14,12 +14,14 @@ namespace af {
 
 class StoreServer {
  public:
-  // Listens at once on that port, on all addresses. Throws CommunicatorError (system).
+  // Listens at once on that port (0: any), on all addresses. Throws CommunicatorError (system).
   explicit StoreServer(int port);
   // Serves until no client is connected, at most for 5 s more.
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
+
+  int port() const { return port_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -42,6 +44,7 @@ class StoreServer {
   void flush(Client& client);
   int poll_timeout() const;
 
+  int port_ = 0;
   UniqueFd listener_;
   UniqueFd stop_;
   std::list<Client> clients_;

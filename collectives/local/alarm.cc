@@ -32,13 +32,22 @@ void Alarm::raise_from_peer(const FailureRecord& record) noexcept {
   spread(to_error(record), record);
 }
 
+void Alarm::close() noexcept {
+  keep(CommunicatorError(CommunicatorError::Kind::aborted, "the communicator was closed"));
+  if (segment_ != nullptr && *segment_) segment_->wake_all();
+}
+
+bool Alarm::keep(const CommunicatorError& error) noexcept {
+  std::lock_guard lock(mutex_);
+  if (first_) return false;
+  first_ = error;
+  raised_.store(true, std::memory_order_release);
+  eventfd_write(event_.get(), 1);
+  return true;
+}
+
 void Alarm::spread(const CommunicatorError& error, const FailureRecord& record) noexcept {
-  {
-    std::lock_guard lock(mutex_);
-    if (first_) return;
-    first_ = error;
-    raised_.store(true, std::memory_order_release);
-  }
+  if (!keep(error)) return;
   if (segment_ != nullptr && *segment_) {
     SegmentHeader& header = segment_->header();
     std::uint32_t none = 0;
@@ -48,7 +57,6 @@ void Alarm::spread(const CommunicatorError& error, const FailureRecord& record) 
     }
     segment_->wake_all();
   }
-  eventfd_write(event_.get(), 1);
   for (int fd : control_fds_) {
     // A connection carries nothing else, so a whole record fits its buffer; if not, the end of the
     // connection tells the peer.

@@ -26,6 +26,9 @@ class Alarm {
   // Any thread; the first call wins. Never blocks.
   void raise(const CommunicatorError& error) noexcept;
   void raise_from_peer(const FailureRecord& record) noexcept;
+  // Frees the threads of this rank only: leaving is no failure of the others, who may still be
+  // reading what this rank gave them.
+  void close() noexcept;
   // Throws the first failure, if there is one here or in the segment.
   void check();
   // Readable from the first failure on.
@@ -35,6 +38,8 @@ class Alarm {
   bool is_dead(int rank) const { return dead_[rank].load(std::memory_order_acquire); }
 
  private:
+  // True if it is the first.
+  bool keep(const CommunicatorError& error) noexcept;
   void spread(const CommunicatorError& error, const FailureRecord& record) noexcept;
 
   const int rank_;

@@ -63,7 +63,10 @@ class LocalBackend : public HostBackend {
     options_.store.reset();
   }
 
-  ~LocalBackend() override { stop(); }
+  ~LocalBackend() override {
+    alarm_.close();
+    stop();
+  }
 
   BackendKind kind() const override { return BackendKind::local; }
 

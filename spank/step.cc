@@ -190,6 +190,8 @@ int step_task_init(spank_t spank) {
     if (step.facts.kind == StepKind::kBatch) dprintf(STDERR_FILENO, "af: %s\n", step.error.c_str());
     return -1;
   }
+  // Again: Slurm 22.05 tells a batch step of its restarts only now (SLURM_RESTART_COUNT).
+  set_variables(spank, identity(facts_of(spank, step.mark.step_id)));
   if (step.facts.kind == StepKind::kBatch) {
     const int failed = start_supervisor();  // from here on in the child
     if (failed) {

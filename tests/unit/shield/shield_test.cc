@@ -85,6 +85,14 @@ class Stepd {
   int orders_ = -1, answers_ = -1;
 };
 
+pid_t child_of(pid_t pid) {
+  const std::string number = std::to_string(pid);
+  std::ifstream children("/proc/" + number + "/task/" + number + "/children");
+  pid_t child = 0;
+  children >> child;
+  return child;
+}
+
 // A program under the shield, its input and its output.
 class Shielded {
  public:
@@ -97,6 +105,7 @@ class Shielded {
     pid_ = ::fork();
     if (pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::setpgid(0, 0);
       ::dup2(in[0], 0);
       ::dup2(out[1], 1);
       if (with_shield) ::setenv("LD_PRELOAD", library.c_str(), 1);
@@ -112,10 +121,8 @@ class Shielded {
     output_ = out[0];
   }
   ~Shielded() {
-    if (!ended_) {
-      ::kill(pid_, SIGKILL);
-      ::waitpid(pid_, nullptr, 0);
-    }
+    ::kill(-pid_, SIGKILL);  // what it has started as well; nothing is left if it is empty
+    if (!ended_) ::waitpid(pid_, nullptr, 0);
     ::close(input_);
     ::close(output_);
   }
@@ -228,14 +235,11 @@ TEST(Shield, DroppedSignalDoesNotInterruptARead) {
 
 TEST(Shield, ForkedWorkersAreCovered) {
   Stepd stepd;
-  Shielded program(stepd, {"/bin/sh", "-c", "$0 fork & echo $!; wait",
-                           ::strdup(built("tests/shield_program").c_str())});
-  const pid_t parent = std::atoi(program.line().c_str());
+  Shielded program(
+      stepd, {"/bin/sh", "-c", "$0 fork & wait", ::strdup(built("tests/shield_program").c_str())});
   ASSERT_EQ(program.line(), "ready");
-  std::ifstream children("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) +
-                         "/children");
-  pid_t worker = 0;
-  ASSERT_TRUE(children >> worker);
+  const pid_t parent = child_of(program.pid()), worker = child_of(parent);
+  ASSERT_GT(worker, 0);
   for (const pid_t pid : {program.pid(), parent, worker}) stepd.send(pid, SIGTERM);
   ::kill(worker, SIGTERM);
   EXPECT_EQ(program.line(), "child killed");

@@ -36,7 +36,7 @@ namespace {
 
 constexpr double kBlockSeconds = 0.25;
 constexpr int kPairs = 15;
-constexpr double kMostSeconds = 30;  // of one result; then with the pairs that there are
+constexpr double kMostSeconds = 15;  // of one result; then with the pairs that there are
 constexpr double kStrangers = 0.05;
 
 int rank = 0, world = 1;

@@ -106,28 +106,32 @@ int guarded(Body body) {
   }
 }
 
-// Removed when the last rank is done; a killed run leaves a directory of a few small files.
-class TemporaryDirectory {
+// Where ranks meet. Its owner removes it at the end, well or not; a killed run leaves a few small
+// files in it.
+class MeetingPlace {
  public:
-  TemporaryDirectory() {
+  MeetingPlace(std::string path, bool owner) : path_(std::move(path)), owner_(owner) {}
+  ~MeetingPlace() {
+    std::error_code ignored;
+    if (owner_ && !path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  MeetingPlace(const MeetingPlace&) = delete;
+  MeetingPlace& operator=(const MeetingPlace&) = delete;
+  const std::string& path() const { return path_; }
+
+  static std::string new_directory() {
     std::string path = (std::filesystem::temp_directory_path() / "af-perf-XXXXXX").string();
     if (!::mkdtemp(path.data())) throw errno_error("cannot make a directory " + path);
-    path_ = path;
+    return path;
   }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  const std::string& path() const { return path_; }
 
  private:
   std::string path_;
+  bool owner_;
 };
 
 int run_forked(const CommandLine& line, const Request& request) {
-  const TemporaryDirectory meeting;
+  const MeetingPlace meeting(MeetingPlace::new_directory(), true);
   return run_local_ranks(line.ranks, [&](int rank) {
     return guarded([&] {
       Options options;
@@ -151,12 +155,8 @@ int run_as_rank(const CommandLine& line, const Request& request) {
     directory = line.rendezvous.empty() ? directory_of_siblings() : line.rendezvous;
     options.store = make_directory_store(directory);
   }
-  const int code = run(options, request);
-  if (!directory.empty() && options.rank == 0) {
-    std::error_code ignored;
-    std::filesystem::remove_all(directory, ignored);
-  }
-  return code;
+  const MeetingPlace meeting(directory, options.rank == 0);
+  return run(options, request);
 }
 
 int main_of(int argc, char** argv) {

@@ -81,6 +81,12 @@ void check(cudaError_t code, const char* call, const char* file, int line) {
 }
 
 void require_device(int device, const char* backend) {
+  if (device < 0) {
+    throw CommunicatorError(Kind::invalid_argument,
+                            std::string("the ") + backend +
+                                " backend works on the memory of a GPU, but no device was named; "
+                                "for host memory use backend local");
+  }
   int count = 0;
   const cudaError_t code = runtime().get_device_count(&count);
   if (code != cudaSuccess || count == 0) {
@@ -93,7 +99,7 @@ void require_device(int device, const char* backend) {
                                  : std::string(": ") + runtime().get_error_string(code)) +
             "; ask for a GPU, or use backend local with host memory");
   }
-  if (device < 0 || device >= count) {
+  if (device >= count) {
     throw CommunicatorError(Kind::invalid_argument,
                             std::string("the ") + backend + " backend was asked for device " +
                                 std::to_string(device) + "; CUDA sees " + std::to_string(count) +

@@ -12,6 +12,10 @@ $(BUILD)/lib/libaf_collectives_mpi.so: $(BUILD)/obj/collectives/mpi/module.o
 	@mkdir -p $(@D); echo "  LINK  $@"; $(CXX) $(CXXFLAGS) $(LDFLAGS) -shared -o $@ $^ $(MPI_LIBS)
 ALL += $(BUILD)/lib/libaf_collectives_mpi.so
 
+$(BUILD)/tests/programs/collective_cases: $(BUILD)/obj/tests/programs/collective_cases.o $(BUILD)/lib/libaf_collectives.so
+	$(LINK) -L$(BUILD)/lib -laf_collectives -Wl,-rpath,'$$ORIGIN/../../lib'
+TEST_PROGRAMS += $(BUILD)/tests/programs/collective_cases
+
 $(BUILD)/obj/bench/allreduce_pair.o: CPPFLAGS += $(MPI_CPPFLAGS)
 $(eval $(call benchmark,allreduce_pair,bench/allreduce_pair.cc perf/directory_store.cc,\
   $(BUILD)/obj/libcommon.a $(BUILD)/lib/libaf_collectives.so,\

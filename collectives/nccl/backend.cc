@@ -100,6 +100,7 @@ void NcclBackend::complete(Clock::time_point deadline, const std::string& what,
 std::vector<std::shared_ptr<WorkState>> NcclBackend::submit(std::span<const Operation> operations,
                                                             bool grouped) {
   throw_if_broken();
+  if (operations.empty()) return {};
   for (const Operation& o : operations) {  // refuse before anything is on a stream
     if (o.kind == OperationKind::all_reduce || o.kind == OperationKind::reduce_scatter) {
       (void)reduction_for(o.type, o.op, o.pre_scale, options_.world_size);

@@ -189,6 +189,7 @@ void Agent::on_child_exit() {
 void Agent::rank_ended(Rank& rank, int status) {
   rank.running = false;
   drain(rank);
+  for (const auto stream : {LogMerger::kStdout, LogMerger::kStderr}) rank.log.end(stream);
   const auto& lines = rank.log.last_lines();
   send({{"op", "rank_exit"},
         {"rank", rank.plan.rank},

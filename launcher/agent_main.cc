@@ -54,8 +54,8 @@ class AgentProcess {
 
   int run(int control) {
     watch(control);
-    const ResolvedProgram program = resolve_program(
-        options_.command[0], value_or(environment_, "PATH", "/usr/local/bin:/usr/bin:/bin"));
+    const ResolvedProgram program =
+        resolve_program(options_.command[0], value_or(environment_, "PATH", kDefaultPath));
     OwnWorker own = find_own_worker(context_, environment_, program.path);
     const std::string interface = own.interface;
     joined_ = join_world(options_, context_, environment_, program, std::move(own), io_,

@@ -11,6 +11,9 @@ namespace af {
 
 using Environment = std::map<std::string, std::string>;
 
+// Where programs are looked for when there is no PATH.
+inline constexpr const char* kDefaultPath = "/usr/local/bin:/usr/bin:/bin";
+
 // This process's environment; entries without '=' are dropped.
 Environment current_environment();
 

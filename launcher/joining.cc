@@ -107,7 +107,6 @@ std::unique_ptr<Bootstrap> make_bootstrap(Way way, const Options& options,
   if (!options.front.empty())
     return make_tcp_bootstrap(context.task, parse_peer_address(options.front), joined.secret);
   const fs::path file = rendezvous_file(options, context);
-  if (context.task != 0) check_folder(file.parent_path());
   if (context.task == 0)
     return make_tcp_bootstrap_hub(context.tasks, my_address, joined.secret, file,
                                   joined.directory.path);
@@ -168,6 +167,20 @@ Joined join_world(const Options& options, const LaunchContext& context,
   if (context.task == 0 && way != Way::kNone && context.tasks > 1) {
     joined.listener = std::make_unique<AuthenticatedListener>(io, joined.secret, std::move(on_peer));
     mine.coordinator.port = joined.listener->port();
+  }
+
+  if (way == Way::kTcp && options.front.empty() && context.task != 0) {
+    try {
+      check_folder(rendezvous_file(options, context).parent_path());
+    } catch (const Error& error) {
+      // One line per node is enough, and on task 0's node that agent says it.
+      if (number_or(environment, "SLURM_NODEID", 0) > 0 &&
+          number_or(environment, "SLURM_LOCALID", 0) == 0)
+        throw;
+      joined.code = kExitCannotStart;
+      joined.problem = error.what();
+      return joined;
+    }
   }
 
   std::vector<std::string> texts = {to_text(mine)};

@@ -63,6 +63,9 @@ int main(int argc, char** argv) {
   try {
     parsed = af::parse_options(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const std::exception& error) {
+    // All tasks of a step have the same command line: one of them says what is wrong with it.
+    const af::LaunchContext context = af::read_launch_context(af::current_environment());
+    if (context.mode == af::LaunchMode::kStep && context.task != 0) return af::kExitBadSettings;
     return complain(error.what(), af::kExitBadSettings);
   }
   if (!parsed.options) {

@@ -154,6 +154,8 @@ Environment rank_environment(const Environment& inherited, const Plan& plan, con
   environment["TF_CONFIG"] = tensorflow_config(plan, rank);
   for (const auto& [name, value] : plan.backend_environment) environment.emplace(name, value);
   environment.emplace("PYTHONUNBUFFERED", "1");
+  // sbatch --export=NONE leaves none: bash then has one of its own that it does not export.
+  environment.emplace("PATH", kDefaultPath);
   if (facts.cpus_per_rank > 0)
     environment.emplace("OMP_NUM_THREADS", std::to_string(facts.cpus_per_rank));
   return environment;

@@ -206,7 +206,7 @@ Membership meet(const Options& options) {
 std::size_t stage_bytes(std::size_t node_count) {
   // Inside a node a chunk should stay in the second-level cache; between nodes each chunk costs two
   // round trips, which only a large one pays back.
-  return node_count == 1 ? 256 * 1024 : 4 * 1024 * 1024;
+  return node_count == 1 ? 512 * 1024 : 4 * 1024 * 1024;
 }
 
 }  // namespace af::local

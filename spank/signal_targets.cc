@@ -31,6 +31,11 @@ bool is_shell(const std::string& program) {
   return kShells.count(program) != 0;
 }
 
+bool catches(const ProcessState& process, int signal) {
+  return in_mask(process.caught, signal) ||
+         (!is_shell(process.program) && in_mask(process.blocked, signal));
+}
+
 // A process that its parent made to share its own work: forked without exec (same program, same
 // arguments: DataLoader workers, subshells), or started by Python's multiprocessing with "spawn".
 bool is_worker_of(const ProcessState& child, const ProcessState& parent) {
@@ -70,7 +75,7 @@ class Tree {
       // alone, and the program then reports that its worker was killed. torch's workers do catch
       // SIGTERM.
       const bool worker = above != nullptr && is_worker_of(*child, *above);
-      if (!worker && in_mask(child->caught, signal))
+      if (!worker && catches(*child, signal))
         result.push_back(child);
       else if (!worker)
         topmost_catching(child->pid, signal, result);
@@ -99,6 +104,7 @@ bool read_process(pid_t pid, ProcessState& process) {
     if (name == "PPid:") process.parent = std::atoi(value.c_str());
     if (name == "State:" && value == "Z") return false;
     if (name == "SigCgt:") process.caught = hex_mask(value);
+    if (name == "SigBlk:") process.blocked = hex_mask(value);
     if (name == "SigIgn:") process.ignored = hex_mask(value);
   }
   std::ifstream arguments(directory + "/cmdline", std::ios::binary);
@@ -122,7 +128,7 @@ std::vector<pid_t> signal_targets(const std::vector<ProcessState>& processes, pi
   std::vector<const ProcessState*> chosen;
   const ProcessState* shell = tree.find(script);
   if (!stops_or_continues(signal)) {
-    if (shell != nullptr && in_mask(shell->caught, signal)) chosen.push_back(shell);
+    if (shell != nullptr && catches(*shell, signal)) chosen.push_back(shell);
     tree.topmost_catching(script, signal, chosen);
   }
   if (chosen.empty()) tree.everything(script, chosen);

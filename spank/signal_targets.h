@@ -17,6 +17,7 @@ struct ProcessState {
   pid_t group = 0;
   uint64_t caught = 0;
   uint64_t ignored = 0;
+  uint64_t blocked = 0;      // by the main thread
   std::string program;       // base name of the executable, may be empty
   std::string command_line;  // arguments joined by NUL, as in /proc/PID/cmdline
 };
@@ -28,6 +29,10 @@ enum class Reached {
   kEverybody,   // every process of the tree
 };
 
+// A process catches a signal if it has a handler, or blocks it, as programs do that wait for
+// signals (signalfd, sigwait). Of shells only handlers count: they block signals for moments around
+// a fork.
+//
 // Processes below and including `script` that are to get `signal`:
 // - the script's own process if it catches the signal (a bash trap; bash runs it when its
 // foreground

@@ -103,6 +103,9 @@ class Supervisor {
   [[noreturn]] void run() {
     sigset_t all;
     ::sigfillset(&all);
+    // A script that is over already: its SIGCHLD was thrown away when the dispositions were set.
+    reap();
+    if (script_ended_) finish();
     for (;;) {
       siginfo_t info{};
       const int signal = ::sigwaitinfo(&all, &info);

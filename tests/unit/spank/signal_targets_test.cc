@@ -23,7 +23,12 @@ constexpr pid_t kGroup = 9;  // the supervisor's, and so the script's
 
 ProcessState process(pid_t pid, pid_t parent, const char* program, std::string line,
                      std::initializer_list<int> caught = {}, pid_t group = kGroup) {
-  return {pid, parent, group, catches(caught), 0, program, std::move(line)};
+  return {pid, parent, group, catches(caught), 0, 0, program, std::move(line)};
+}
+
+ProcessState blocking(ProcessState state, int signal) {
+  state.blocked = catches({signal});
+  return state;
 }
 
 struct Row {
@@ -76,6 +81,17 @@ INSTANTIATE_TEST_SUITE_P(
         Row{"topmost: af-launch, not its children",
             {kShell, process(11, kScript, "af-launch", "af-launch python", {SIGTERM}),
              process(12, 11, "srun", "srun", {SIGTERM})},
+            SIGTERM,
+            Reached::kSupervisor,
+            {11}},
+        Row{"who blocks it waits for it (signalfd)",
+            {kShell, blocking(process(11, kScript, "af-launch", "af-launch python"), SIGTERM),
+             process(12, 11, "srun", "srun", {SIGTERM})},
+            SIGTERM,
+            Reached::kSupervisor,
+            {11}},
+        Row{"a shell that forks blocks it for a moment",
+            {blocking(kShell, SIGTERM), kTrain},
             SIGTERM,
             Reached::kSupervisor,
             {11}},

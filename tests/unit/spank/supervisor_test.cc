@@ -78,7 +78,8 @@ const char* const kHandler =
 
 TEST(Supervisor, PassesOnTheExitCode) {
   EXPECT_EQ(WEXITSTATUS(Task("exit 7").status()), 7);
-  EXPECT_EQ(Task("true").status(), 0);
+  // Over before the supervisor is ready, or after: both happen in so many.
+  for (int i = 0; i < 30; ++i) EXPECT_EQ(WEXITSTATUS(Task("exit 3").status()), 3);
 }
 
 TEST(Supervisor, EndsByTheSignalThatEndedTheScript) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include "collectives/mpi/elements.h"
@@ -18,11 +19,9 @@ using Kind = CommunicatorError::Kind;
 
 // MPI counts in int, and implementations multiply counts by ranks in int as well.
 constexpr std::size_t kPieceBytes = std::size_t{1} << 28;
-// How long a rank that gives up asks around for who is missing.
-constexpr std::chrono::milliseconds kRollCall{500};
 
 Options for_threads(Options options, MpiTransport::Threads threads) {
-  if (threads == MpiTransport::Threads::only_caller) options.progress_thread = false;
+  if (threads != MpiTransport::Threads::any) options.progress_thread = false;
   return options;
 }
 
@@ -168,6 +167,7 @@ void MpiBackend::execute(const Operation& step) {
   try {
     {
       std::lock_guard lock(mpi_);
+      require_thread();
       ++sequence_;
       transport_->start(step);
     }
@@ -184,6 +184,15 @@ void MpiBackend::execute(const Operation& step) {
   }
 }
 
+// Grouped operations run on a thread of ours whatever Options::progress_thread says.
+void MpiBackend::require_thread() const {
+  if (transport_->threads() != MpiTransport::Threads::one) return;
+  if (std::this_thread::get_id() == maker_) return;
+  throw std::runtime_error(
+      "the program has initialised MPI for one thread, and this is another; use MPI_Init_thread "
+      "with MPI_THREAD_MULTIPLE");
+}
+
 void MpiBackend::wait(const std::string& what) {
   const auto start = Clock::now();
   for (unsigned turn = 0;; ++turn) {
@@ -197,111 +206,6 @@ void MpiBackend::wait(const std::string& what) {
     throw_if_interrupted();
     // MPI moves data only when it is called, so this loop cannot sleep; but it lets others run.
     if (waited > std::chrono::microseconds(2)) sched_yield();
-  }
-}
-
-// Says where this rank is to those who ask; notes answers in `roll`; throws if a rank gave up.
-void MpiBackend::answer_notices(RollCall* roll) {
-  std::unique_lock lock(mpi_);
-  MpiNotice notice;
-  while (transport_->receive(&notice)) {
-    const std::string who = "rank " + std::to_string(notice.sender);
-    const std::string here =
-        " (noticed by rank " + std::to_string(options_.rank) + " in " + what_ + ")";
-    switch (notice.kind) {
-      case MpiNotice::Kind::query: {
-        if (roll) roll->heard(notice.sender, notice.sequence);
-        MpiNotice answer;
-        answer.kind = MpiNotice::Kind::answer;
-        answer.sequence = sequence_;
-        transport_->send(notice.sender, answer);
-        break;
-      }
-      case MpiNotice::Kind::answer:
-        if (roll) roll->heard(notice.sender, notice.sequence);
-        break;
-      case MpiNotice::Kind::gave_up: {
-        const std::vector<int> missing = ranks_from_text(notice.text);
-        told_ = true;  // by the other rank
-        throw CommunicatorError(Kind::timeout,
-                                who + " gave up waiting for " + rank_list(missing) + here, missing);
-      }
-      case MpiNotice::Kind::aborted:
-        told_ = true;
-        throw CommunicatorError(Kind::aborted, who + " aborted: " + notice.text + here,
-                                {notice.sender});
-    }
-  }
-}
-
-void MpiBackend::give_up(const std::string& what) {
-  RollCall roll(options_.world_size, options_.rank, 0);
-  {
-    std::lock_guard lock(mpi_);
-    roll = RollCall(options_.world_size, options_.rank, sequence_);
-  }
-  send_to_all(MpiNotice::Kind::query, "");
-  const auto deadline = Clock::now() + kRollCall;
-  while (!roll.complete() && Clock::now() < deadline) {
-    answer_notices(&roll);
-    throw_if_interrupted();
-    sched_yield();
-  }
-  const std::vector<int> missing = roll.missing();
-  {
-    std::lock_guard lock(mpi_);
-    told_ = true;
-  }
-  send_to_all(MpiNotice::Kind::gave_up, ranks_to_text(missing));
-  const std::string where = what + " on rank " + std::to_string(options_.rank);
-  if (missing.empty()) {
-    throw CommunicatorError(Kind::timeout, where + ": not finished after " +
-                                               seconds_text(options_.timeout) +
-                                               " though all ranks came");
-  }
-  throw CommunicatorError(Kind::timeout,
-                          where + ": " + rank_list(missing) + " did not take part within " +
-                              seconds_text(options_.timeout),
-                          missing);
-}
-
-void MpiBackend::send_to_all(MpiNotice::Kind kind, const std::string& text) {
-  std::lock_guard lock(mpi_);
-  MpiNotice notice;
-  notice.kind = kind;
-  notice.sequence = sequence_;
-  text.copy(notice.text, MpiNotice::kTextBytes - 1);
-  for (int rank = 0; rank < options_.world_size; ++rank) {
-    if (rank != options_.rank) transport_->send(rank, notice);
-  }
-}
-
-void MpiBackend::throw_if_interrupted() {
-  if (!interrupted_.load(std::memory_order_acquire)) return;
-  std::lock_guard lock(reason_mutex_);
-  throw CommunicatorError(
-      Kind::aborted,
-      "rank " + std::to_string(options_.rank) + " aborted in " + what_ + ": " + reason_,
-      {options_.rank});
-}
-
-void MpiBackend::interrupt(const std::string& reason) noexcept {
-  try {
-    {
-      std::lock_guard lock(reason_mutex_);
-      if (reason_.empty()) reason_ = reason;
-    }
-    interrupted_.store(true, std::memory_order_release);
-    if (closing_) return;
-    {
-      std::lock_guard lock(mpi_);
-      if (std::exchange(told_, true)) return;
-      transport_->mark_broken();
-      // MPI started for one thread only must not be entered from another: the others time out.
-      if (transport_->threads() == MpiTransport::Threads::only_caller) return;
-    }
-    send_to_all(MpiNotice::Kind::aborted, reason);
-  } catch (...) {  // NOLINT(bugprone-empty-catch): the others then run into their own timeout
   }
 }
 

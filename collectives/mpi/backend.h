@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "collectives/host_backend.h"
@@ -48,7 +49,10 @@ class MpiBackend final : public HostBackend {
   void wait(const std::string& what);
   void answer_notices(RollCall* roll);
   [[noreturn]] void give_up(const std::string& what);
+  [[noreturn]] void fail_like(const MpiNotice& notice) const;
   void throw_if_interrupted();
+  bool tell_once();  // true for the first who asks: that one tells the others
+  void require_thread() const;
   void send_to_all(MpiNotice::Kind kind, const std::string& text);
   char* scratch(std::size_t bytes);
 
@@ -56,7 +60,8 @@ class MpiBackend final : public HostBackend {
   std::unique_ptr<MpiTransport> transport_;
   std::int64_t sequence_ = 0;  // under mpi_
   bool told_ = false;          // under mpi_: the others know that we gave up or aborted
-  std::string what_;           // the public operation in progress, for messages
+  const std::thread::id maker_ = std::this_thread::get_id();
+  std::string what_;  // the public operation in progress, for messages
   std::atomic<bool> interrupted_{false};
   std::mutex reason_mutex_;
   std::string reason_;

@@ -119,8 +119,8 @@ class Transport final : public MpiTransport {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Threads threads() const override {
-    // With SERIALIZED the program's own calls could meet ours; only MULTIPLE allows a thread.
-    return level_ >= MPI_THREAD_MULTIPLE ? Threads::one_at_a_time : Threads::only_caller;
+    if (level_ >= MPI_THREAD_MULTIPLE) return Threads::any;
+    return level_ == MPI_THREAD_SERIALIZED ? Threads::serialized : Threads::one;
   }
 
   std::string version() const override {

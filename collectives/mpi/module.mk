@@ -2,7 +2,7 @@
 # The mpi backend. What calls MPI is a module of its own, opened with dlopen: neither the library
 # nor the programs that use it depend on libmpi. Without MPI's headers the module is not built.
 comma := ,
-COLLECTIVES_SOURCES += $(addprefix collectives/mpi/,backend.cc elements.cc load.cc)
+COLLECTIVES_SOURCES += $(addprefix collectives/mpi/,backend.cc elements.cc failures.cc load.cc)
 
 MPI_CPPFLAGS ?= $(shell pkg-config --cflags ompi-c 2>/dev/null)
 MPI_LIBS ?= $(shell pkg-config --libs ompi-c 2>/dev/null)
@@ -13,7 +13,7 @@ $(BUILD)/lib/libaf_collectives_mpi.so: $(BUILD)/obj/collectives/mpi/module.o
 ALL += $(BUILD)/lib/libaf_collectives_mpi.so
 
 $(BUILD)/tests/programs/collective_cases: $(BUILD)/obj/tests/programs/collective_cases.o $(BUILD)/lib/libaf_collectives.so
-	$(LINK) -L$(BUILD)/lib -laf_collectives -Wl,-rpath,'$$ORIGIN/../../lib'
+	$(LINK) -L$(BUILD)/lib -laf_collectives -Wl,-rpath,'$$ORIGIN/../../lib' -ldl
 TEST_PROGRAMS += $(BUILD)/tests/programs/collective_cases
 
 $(BUILD)/obj/bench/allreduce_pair.o: CPPFLAGS += $(MPI_CPPFLAGS)

@@ -35,8 +35,9 @@ struct MpiNotice {
 
 class MpiTransport {
  public:
-  // What the calling threads may do, after MPI_Query_thread.
-  enum class Threads { only_caller, one_at_a_time };
+  // From which threads MPI may be called, by what it was initialised for: the one that made the
+  // transport; any, but never beside a call of the program's own (so no thread of ours); any.
+  enum class Threads { one, serialized, any };
 
   virtual ~MpiTransport() = default;
   virtual int rank() const = 0;

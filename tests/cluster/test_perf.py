@@ -115,8 +115,9 @@ def test_columns_are_those_of_nccl_tests():
 
 
 @needs_mpirun
-def test_mpi_scales_averages_and_leaves_inputs_alone():
-    done = mpirun(2, CASES, "exact")
+@pytest.mark.parametrize("case", ["exact", "own-init"])
+def test_mpi_scales_averages_and_leaves_inputs_alone(case):
+    done = mpirun(2, CASES, case)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(done.stdout.split("\n"))[-2:] == ["rank 0 of 2, mpi: 0 wrong",
                                                     "rank 1 of 2, mpi: 0 wrong"]

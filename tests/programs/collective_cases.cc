@@ -3,9 +3,11 @@
 // rank: "rank R: …". Started by mpirun in tests/cluster/test_perf.py. What af-perf does not cover.
 //
 //   collective_cases exact      pre-scales, averages, inputs left alone, pieces in place
+//   collective_cases own-init   the same where the program has called MPI_Init, for one thread
 //   collective_cases late       the last rank never enters the second operation
 //   collective_cases abort      rank 1 aborts instead of taking part
 //   collective_cases killed     rank 1 dies in the middle
+#include <dlfcn.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -124,11 +126,31 @@ int fail_in(af::Communicator& world, const std::string& name) {
   return 3;
 }
 
+// As a program that uses MPI itself: MPI_Init, af, MPI_Finalize. Through the module, because this
+// program must not be linked with MPI.
+int exact_inside_mpi() {
+  void* module = ::dlopen("libaf_collectives_mpi.so", RTLD_NOW | RTLD_GLOBAL);
+  const auto init = reinterpret_cast<int (*)(int*, char***)>(::dlsym(RTLD_DEFAULT, "MPI_Init"));
+  const auto finalize = reinterpret_cast<int (*)()>(::dlsym(RTLD_DEFAULT, "MPI_Finalize"));
+  if (!module || !init || !finalize || init(nullptr, nullptr) != 0) {
+    std::fprintf(stderr, "collective_cases: no MPI: %s\n", ::dlerror());
+    return 2;
+  }
+  {
+    af::Communicator world = af::Communicator::from_environment();
+    exact(world);
+    std::printf("rank %d of %d, %s: %d wrong\n", world.rank(), world.world_size(),
+                af::name_of(world.backend()), wrong);
+  }
+  return finalize() != 0 || wrong != 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "exact";
   try {
+    if (name == "own-init") return exact_inside_mpi();
     af::Communicator world = af::Communicator::from_environment();
     if (name != "exact") return fail_in(world, name);
     exact(world);

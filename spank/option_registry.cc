@@ -3,6 +3,9 @@
 // salloc do not read a plugin's static spank_options table.
 #include <fmt/core.h>
 
+#include <string>
+#include <string_view>
+
 #include "spank/submission.h"
 
 namespace af::spank {
@@ -12,8 +15,8 @@ void register_options(spank_t spank, OptionCallback callback) {
     std::string usage = fmt::format("[af] {}", spec.help);
     if (spec.fallback) {
       usage += fmt::format(" (default {})", *spec.fallback);
-    } else if (*spec.default_words) {
-      usage += fmt::format(" (default: {})", spec.default_words);
+    } else if (std::string_view words = spec.default_words; !words.empty() && words != "-") {
+      usage += fmt::format(" (default: {})", words);
     }
     const bool flag = spec.type == SettingType::kFlag;
     // Slurm copies all of it; its fields are just not const.

@@ -32,7 +32,8 @@ std::map<std::string, std::string, std::less<>> RequestWriter::persons_options(
 
 void RequestWriter::write(std::span<const SlurmOption> options) {
   for (auto entry = written_.begin(); entry != written_.end();) {
-    const auto& [name, written] = *entry;
+    const std::string& name = entry->first;
+    const Written& written = entry->second;
     const bool wanted = std::ranges::any_of(options, [&](const SlurmOption& option) {
       return option.name == name && option.value == written.asked;
     });

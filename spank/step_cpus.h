@@ -16,8 +16,8 @@ std::vector<int> parse_cpus_per_node(std::string_view text);
 // (0: all).
 bool tasks_fit(int tasks, int cpus, int nodes, std::vector<int> cpus_per_node);
 
-// In srun inside an af job, before it reads its options: unsets SRUN_CPUS_PER_TASK where the step as
-// typed would not fit with it.
+// In srun inside an af job, before it reads its options: unsets SRUN_CPUS_PER_TASK where the step
+// as typed would not fit with it.
 void drop_worker_cpus_if_step_does_not_fit();
 
 }  // namespace af::spank

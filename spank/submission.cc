@@ -17,6 +17,13 @@ bool is_for_step(const SlurmOption& option) {
   return std::ranges::find(kNames, option.name) != kNames.end();
 }
 
+// As the person writes it: Slurm shows --gres=gpu:1 as "gres:gpu:1" and --mem=0 as "0?".
+std::string as_typed(std::string value) {
+  if (value.starts_with("gres:")) value.erase(0, 5);
+  if (value.ends_with('?')) value.pop_back();
+  return value;
+}
+
 }  // namespace
 
 void Submission::add(SettingId id, const char* text, Source source) {
@@ -66,7 +73,9 @@ NativeOptions Submission::native_options(Ahead ahead) {
   SlurmOptions& options = slurm();  // makes the writer
   NativeOptions native;
   native.tool = tool_;
-  native.set = writer_->persons_options(names);
+  for (const auto& [name, value] : writer_->persons_options(names)) {
+    native.set[name] = as_typed(value);
+  }
   if (ahead == Ahead::kNo) return native;
   // Options that follow ours on the line are not set yet. They must be known now: with --mem after
   // our --mem-per-gpu, Slurm would stop with "mutually exclusive" before we can say it in words.

@@ -40,13 +40,13 @@ std::string script_path(const std::vector<std::string>& operands, SlurmOptions& 
   const std::string& name = operands.front();
   const std::string chdir = slurm.is_set("chdir") ? slurm.get("chdir") : "";
   const std::string directory = absolute_path(chdir.empty() ? "." : chdir, working_directory());
-  const std::string here = absolute_path(name, directory);
+  std::string here = absolute_path(name, directory);
   if (is_readable_file(here)) return here;
   if (name.find('/') != std::string::npos) return "";
   const char* path = std::getenv("PATH");
   for (std::string_view rest = path ? path : ""; !rest.empty();) {
     const std::size_t colon = rest.find(':');
-    const std::string candidate = std::string(rest.substr(0, colon)) + "/" + name;
+    std::string candidate = std::string(rest.substr(0, colon)) + "/" + name;
     if (is_readable_file(candidate)) return candidate;
     rest.remove_prefix(colon == rest.npos ? rest.size() : colon + 1);
   }

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <sys/auxv.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
 
@@ -31,9 +32,10 @@ Source source_of(SettingId id, const char* text) {
   if (!text) return Source::kCommandLine;  // a flag: no matter
   const char* variable = std::getenv(spank_variable(spec_of(id)).c_str());
   if (text == variable) return Source::kEnvironment;
-  const char* begin = program_invocation_name;
-  const char* end = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
-  if (begin <= text && text < end) return Source::kCommandLine;
+  // Arguments, then variables, then the name of the executable: the kernel's order.
+  const auto begin = reinterpret_cast<std::uintptr_t>(program_invocation_name);
+  const auto address = reinterpret_cast<std::uintptr_t>(text);
+  if (begin <= address && address < getauxval(AT_EXECFN)) return Source::kCommandLine;
   return submission().tool() == Tool::kSbatch ? Source::kScript : Source::kCommandLine;
 }
 

@@ -17,7 +17,8 @@ const OptionSyntax kSyntax = {"+n:p:vW::",
 
 std::string shown(const CommandLine& line) {
   std::string text;
-  for (const auto& [name, value] : line.options) text += name + "=" + value + " ";
+  for (const auto& [name, value] : line.options)
+    text.append(name).append("=").append(value).append(" ");
   for (const std::string& unknown : line.unknown) text += "?" + unknown + " ";
   for (const std::string& operand : line.operands) text += "[" + operand + "]";
   return text;

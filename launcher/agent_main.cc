@@ -117,6 +117,7 @@ class AgentProcess {
   int print_plan() {
     if (context_.task != 0) return 0;
     std::string text = plan_table(joined_.plan);
+    for (const std::string& warning : joined_.warnings) text += "warning: " + warning + "\n";
     for (const std::string& warning : joined_.plan.warnings) text += "warning: " + warning + "\n";
     writer_.write(STDOUT_FILENO, text);
     std::error_code ignored;

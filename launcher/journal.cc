@@ -23,9 +23,11 @@ Journal::Journal(OutputWriter& writer, const RunDirectory& directory,
     : writer_(writer),
       state_path_(directory.state()),
       common_(std::move(common)),
-      state_(common_),
-      events_(::open(directory.events().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
-  if (!events_) throw errno_error("cannot open " + directory.events().string());
+      state_(common_) {
+  const std::string path = directory.events().string();
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file) throw errno_error("cannot open " + path);
+  events_ = std::make_shared<const UniqueFd>(std::move(file));
 }
 
 void Journal::event(const std::string& name, const nlohmann::json& fields) {
@@ -36,7 +38,7 @@ void Journal::event(const std::string& name, const nlohmann::json& fields) {
   line["event"] = name;
   for (const auto& [key, value] : common_.items()) line[key] = value;
   for (const auto& [key, value] : fields.items()) line[key] = value;
-  writer_.write(events_.get(), dump(line) + "\n");
+  writer_.write(events_, dump(line) + "\n");
 }
 
 void Journal::state(const nlohmann::ordered_json& fields) {

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "common/unique_fd.h"
 #include "launcher/output_writer.h"
 #include "launcher/run_directory.h"
 
@@ -28,7 +27,7 @@ class Journal {
   OutputWriter& writer_;
   std::filesystem::path state_path_;
   nlohmann::ordered_json common_, state_;
-  UniqueFd events_;
+  OutputWriter::File events_;
 };
 
 }  // namespace af

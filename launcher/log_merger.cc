@@ -11,8 +11,9 @@ namespace af {
 
 LogMerger::LogMerger(OutputWriter& writer, int rank, const std::filesystem::path& log)
     : writer_(writer), prefix_(fmt::format("[{}] ", rank)), path_(log) {
-  log_.reset(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!log_) throw errno_error("cannot open the log file " + log.string());
+  UniqueFd file(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file) throw errno_error("cannot open the log file " + log.string());
+  log_ = std::make_shared<const UniqueFd>(std::move(file));
 }
 
 void LogMerger::feed(Stream stream, std::string_view bytes) {
@@ -29,7 +30,7 @@ void LogMerger::end(Stream stream) {
 void LogMerger::emit(Stream stream, std::string text) {
   tail_.add(text);
   writer_.write(stream == kStdout ? STDOUT_FILENO : STDERR_FILENO, prefix_ + text);
-  writer_.write(log_.get(), std::move(text));
+  writer_.write(log_, std::move(text));
 }
 
 }  // namespace af

@@ -30,7 +30,7 @@ class LogMerger {
   OutputWriter& writer_;
   std::string prefix_;
   std::filesystem::path path_;
-  UniqueFd log_;
+  OutputWriter::File log_;
   LineSplitter splitters_[2];
   Tail tail_{10};
 };

@@ -53,16 +53,22 @@ OutputWriter::~OutputWriter() {
 }
 
 void OutputWriter::write(int fd, std::string text) {
-  if (text.empty()) return;
-  std::lock_guard lock(mutex_);
-  waiting_ += text.size();
-  queue_.push_back({fd, std::move(text), nullptr});
-  changed_.notify_all();
+  if (!text.empty()) add({.fd = fd, .text = std::move(text), .file = nullptr, .work = nullptr});
+}
+
+void OutputWriter::write(const File& file, std::string text) {
+  if (!text.empty())
+    add({.fd = file->get(), .text = std::move(text), .file = file, .work = nullptr});
 }
 
 void OutputWriter::run(std::function<void()> work) {
+  add({.fd = -1, .text = "", .file = nullptr, .work = std::move(work)});
+}
+
+void OutputWriter::add(Item item) {
   std::lock_guard lock(mutex_);
-  queue_.push_back({-1, "", std::move(work)});
+  waiting_ += item.text.size();
+  queue_.push_back(std::move(item));
   changed_.notify_all();
 }
 

@@ -6,9 +6,12 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+
+#include "common/unique_fd.h"
 
 namespace af {
 
@@ -18,9 +21,12 @@ class OutputWriter {
   OutputWriter();
   ~OutputWriter();  // finishes what is queued
 
-  // Writes all of `text` to `fd`, which stays the caller's. A failed write (reader gone, disk full)
-  // is dropped; first_failure() tells of it.
+  // Writes all of `text` to `fd`, which has to stay open. A failed write (reader gone, disk full) is
+  // dropped; first_failure() tells of it.
   void write(int fd, std::string text);
+  // The same for a file that its owner may give up while the text still waits.
+  using File = std::shared_ptr<const UniqueFd>;
+  void write(const File& file, std::string text);
   void run(std::function<void()> work);  // must not throw
 
   // Bytes waiting: the agent stops reading from ranks above kFull, so that memory stays bounded.
@@ -35,8 +41,10 @@ class OutputWriter {
   struct Item {
     int fd;
     std::string text;
+    File file;
     std::function<void()> work;
   };
+  void add(Item item);
   void loop();
 
   mutable std::mutex mutex_;

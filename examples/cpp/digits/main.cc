@@ -86,6 +86,14 @@ Sums test(const Images& images, const af::Communicator& world, Model& model) {
   return sums;
 }
 
+// Down to nothing over the training. A function of the epoch alone, so a resumed training has it
+// too.
+void set_learning_rate(torch::optim::Adam& adam, const Options& options, int64_t epoch) {
+  const double left = 1.0 - static_cast<double>(epoch) / static_cast<double>(options.epochs);
+  for (auto& group : adam.param_groups())
+    static_cast<torch::optim::AdamOptions&>(group.options()).lr(options.learning_rate * left);
+}
+
 af::train::State everything(Model& model, const torch::optim::Adam& adam, int64_t epoch) {
   af::train::State state = af::train::make_state();
   state.insert("model", af::train::state_of(*model.layers()));
@@ -125,6 +133,7 @@ void run(const Options& options) {
   for (int64_t epoch = next_epoch; epoch < options.epochs; ++epoch) {
     const auto start = Clock::now();
     sampler.set_epoch(epoch);
+    set_learning_rate(adam, options, epoch);
     const Sums learned = train_epoch(train, sampler, world, model, replicas, adam);
     const Sums tested = test(held_out, world, model);
     const auto sums = af::train::sum_over_ranks(

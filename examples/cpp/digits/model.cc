@@ -13,10 +13,10 @@ namespace nn = torch::nn;
 
 Model::Model(uint64_t seed) {
   torch::manual_seed(seed);
-  layers_ = nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 32, 3).padding(1)), nn::ReLU(),
-                           nn::Conv2d(nn::Conv2dOptions(32, 64, 3).padding(1)), nn::ReLU(),
-                           nn::MaxPool2d(2), nn::Flatten(), nn::Linear(64 * 4 * 4, 128), nn::ReLU(),
-                           nn::Linear(128, 10));
+  layers_ = nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 16, 3).padding(1)), nn::ReLU(),
+                           nn::Conv2d(nn::Conv2dOptions(16, 32, 3).padding(1)), nn::ReLU(),
+                           nn::MaxPool2d(2), nn::Flatten(), nn::Linear(32 * 4 * 4, 64), nn::ReLU(),
+                           nn::Linear(64, 10));
 }
 
 at::Tensor Model::forward(const at::Tensor& pixels) {

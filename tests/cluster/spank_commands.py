@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of the plugin (test_spank_*.py) share: requests as scontrol shows them, refusals."""
+import json
 import re
+import subprocess
 
 # What differs between two submissions of the same request: identity, time, place, priority, and the
 # session id of the shell that submitted.
@@ -45,3 +47,18 @@ def refused(done, *words):
     for word in words:
         assert word in lines[0], f"'{word}' is not in: {lines[0]}"
     return lines[0]
+
+
+_MANY = """
+import json, subprocess, sys
+for line in json.load(sys.stdin):
+    done = subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    print(json.dumps([done.returncode, done.stdout, done.stderr]), flush=True)
+"""
+
+
+def run_many(cluster, lines):
+    """Runs the command lines one after the other (entering the sandbox once); finished processes."""
+    done = cluster.run("/usr/bin/python3", "-c", _MANY, input=json.dumps(lines), timeout=120)
+    results = [json.loads(text) for text in done.stdout.splitlines()]
+    return [subprocess.CompletedProcess(line, *result) for line, result in zip(lines, results)]

@@ -2,7 +2,7 @@
 """Every bad input gets one clear line on stderr and a non-zero exit, and submits nothing."""
 import pytest
 
-from spank_commands import hold, refused, shape, shape_of
+from spank_commands import hold, refused, run_many, shape, shape_of
 
 COMMANDS = ["sbatch", "srun", "salloc"]
 LARGE = "--af-min-gpu-memory-gb=16"
@@ -46,28 +46,37 @@ def command_line(cluster, command, options):
     return [command, *options, "true"]
 
 
-def refuse(cluster, command, options, *words, env=None):
-    done = cluster.run(*command_line(cluster, command, options), env=env, check=False)
+def check_refusal(done, command, *words):
     line = refused(done, *words)
     # The one line is all: nothing of Slurm's on top of it.
     assert done.stderr.strip() == line.strip(), done.stderr
     assert line.startswith(f"{command}: error: af: ")
+
+
+def refuse(cluster, command, options, *words, env=None):
+    done = cluster.run(*command_line(cluster, command, options), env=env, check=False)
+    check_refusal(done, command, *words)
     assert cluster.run("squeue", "-h", "--me").stdout == ""
-    return line
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("options,words", BAD_OPTIONS, ids=lambda v: "_".join(v).replace("-", ""))
-def test_bad_values(cluster, command, options, words):
-    refuse(cluster, command, options, *words)
+def test_bad_values(cluster, command):
+    lines = [command_line(cluster, command, options) for options, _ in BAD_OPTIONS]
+    for done, (_, words) in zip(run_many(cluster, lines), BAD_OPTIONS, strict=True):
+        check_refusal(done, command, *words)
+    assert cluster.run("squeue", "-h", "--me").stdout == ""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("native,setting", CONTRADICTIONS)
-def test_contradictions_in_any_order(cluster, command, native, setting):
-    name = native.split("=")[0] if native.startswith("--") else "--"
-    for options in ([native, "--af-n-workers=2"], ["--af-n-workers=2", native]):
-        refuse(cluster, command, options, name, setting, "contradicts")
+@pytest.mark.parametrize("native_first", [True, False])
+def test_contradictions_in_any_order(cluster, command, native_first):
+    ours = "--af-n-workers=2"
+    lines = [command_line(cluster, command, [native, ours] if native_first else [ours, native])
+             for native, _ in CONTRADICTIONS]
+    for done, (native, setting) in zip(run_many(cluster, lines), CONTRADICTIONS, strict=True):
+        name = native.split("=")[0] if native.startswith("--") else "--"
+        check_refusal(done, command, name, setting, "contradicts")
+    assert cluster.run("squeue", "-h", "--me").stdout == ""
 
 
 def test_contradictions_from_variables_and_script(cluster):
@@ -106,12 +115,12 @@ def test_bad_variables_are_named(cluster, command):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("option", ["--af-n-wokers=2", "--af-maxworkers=2", "--af-explian"])
-def test_a_misspelled_option_gets_the_nearest_name(cluster, command, option):
-    done = cluster.run(*command_line(cluster, command, [option]), check=False)
+def test_a_misspelled_option_gets_the_nearest_name(cluster, command):
     right = {"--af-n-wokers=2": "--af-n-workers", "--af-maxworkers=2": "--af-max-workers",
-             "--af-explian": "--af-explain"}[option]
-    refused(done, option.split("=")[0], f"did you mean {right}")
+             "--af-explian": "--af-explain"}
+    lines = [command_line(cluster, command, [wrong]) for wrong in right]
+    for done, (wrong, name) in zip(run_many(cluster, lines), right.items(), strict=True):
+        refused(done, wrong.split("=")[0], f"did you mean {name}")
     assert cluster.run("squeue", "-h", "--me").stdout == ""
 
 

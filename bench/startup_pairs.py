@@ -30,7 +30,8 @@ def time_to_first_lines(command):
     return took
 
 
-def measure(name, launch):
+def measure(name, launch, step=()):
+    launch = [*step, *launch]
     time_to_first_lines([*SRUN, *PROGRAM]), time_to_first_lines([*SRUN, *launch, *PROGRAM])  # warm the page cache
     bare, ours = [], []
     for _ in range(PAIRS):
@@ -46,5 +47,5 @@ def measure(name, launch):
 
 
 measure("start-up, 4 ranks on 2 nodes, default bootstrap", [LAUNCH])
-measure("start-up, 4 ranks on 2 nodes, MPI bootstrap", [LAUNCH, "--bootstrap=mpi"])
+measure("start-up, 4 ranks on 2 nodes, MPI bootstrap", [LAUNCH, "--bootstrap=mpi"], ["--mpi=pmix"])
 measure("start-up, 4 ranks on 2 nodes, TCP bootstrap", [LAUNCH, "--bootstrap=tcp"])

@@ -37,8 +37,8 @@ void load(void* library, const char* name, Function& function) {
 Runtime load_all() {
   Runtime r{};
   void* library = open_library();
-#define AF_LOAD(member, name)                                         \
-  static_assert(std::is_same_v<decltype(r.member), decltype(&name)>); \
+#define AF_LOAD(member, name)                                           \
+  static_assert(std::is_same_v<decltype(r.member), decltype(&(name))>); \
   load(library, #name, r.member)
   AF_LOAD(get_device_count, cudaGetDeviceCount);
   AF_LOAD(get_device, cudaGetDevice);

@@ -29,7 +29,6 @@ Options for_threads(Options options, MpiTransport::Threads threads) {
 
 MpiBackend::MpiBackend(const Options& options, std::unique_ptr<MpiTransport> transport)
     : HostBackend(for_threads(options, transport->threads())), transport_(std::move(transport)) {
-  what_ = "forming the communicator";
   const auto deadline = Clock::now() + options_.timeout;
   transport_->start_setup();
   while (!transport_->test()) {

@@ -61,7 +61,7 @@ class MpiBackend final : public HostBackend {
   std::int64_t sequence_ = 0;  // under mpi_
   bool told_ = false;          // under mpi_: the others know that we gave up or aborted
   const std::thread::id maker_ = std::this_thread::get_id();
-  std::string what_;  // the public operation in progress, for messages
+  std::string what_ = "forming the communicator";  // the public operation in progress, for messages
   std::atomic<bool> interrupted_{false};
   std::mutex reason_mutex_;
   std::string reason_;

@@ -22,7 +22,7 @@ std::string Rendezvous::share_id(const std::string& own_id) {
     return own_id;
   }
   try {
-    const std::string id = from_hex(options_.store->get(key("id"), options_.timeout));
+    std::string id = from_hex(options_.store->get(key("id"), options_.timeout));
     if (!id.empty()) return id;
   } catch (const CommunicatorError& error) {
     if (error.kind() != Kind::timeout) throw;

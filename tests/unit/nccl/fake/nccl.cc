@@ -131,7 +131,7 @@ void compute(const std::map<int, Call>& calls) {
   std::vector<std::vector<char>> results;
   for (const auto& [rank, call] : calls) {
     const std::size_t size = bytes_of(call.type);
-    std::vector<char>& result = results.emplace_back();
+    std::vector<char> result;
     if (call.what == What::broadcast) {
       const auto* in = static_cast<const char*>(calls.at(call.root).in);
       result.assign(in, in + call.count * size);
@@ -161,6 +161,7 @@ void compute(const std::map<int, Call>& calls) {
               call.op == ncclAvg ? sum / static_cast<double>(world) : sum);
       }
     }
+    results.push_back(std::move(result));
   }
   auto result = results.begin();
   for (const auto& [rank, call] : calls) {

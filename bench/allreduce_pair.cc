@@ -232,7 +232,8 @@ int run(int argc, char** argv) {
   float* theirs = own.data();
   const int n = static_cast<int>(count);
   const auto reduce_ours = [&] {
-    communicator.all_reduce(ours, ours, count, af::DataType::f32).synchronize();
+    communicator.all_reduce(ours, ours, count, af::DataType::f32, af::ReduceOp::sum,
+                            {.blocking = true});
   };
   const auto reduce_theirs = [&] {
     MPI_Allreduce(MPI_IN_PLACE, theirs, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);

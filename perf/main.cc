@@ -22,7 +22,8 @@ struct CommandLine {
   std::string begin = "8", end = "16M", kinds = "all_reduce", types = "f32", reductions = "sum";
   std::string backend, rendezvous;
   double factor = 4, timeout = 0;
-  int iterations = 20, warmup = 5, check = 1, root = 0, ranks = 0, device = -1, nodes = 1;
+  int iterations = 20, warmup = 5, check = 1, blocking = 0, root = 0, ranks = 0, device = -1,
+      nodes = 1;
   bool foreign = false;
 };
 
@@ -42,6 +43,9 @@ void describe(CLI::App& app, CommandLine& line) {
       ->check(CLI::Range(0, 1))
       ->expected(0, 1)
       ->default_str("1")
+      ->capture_default_str();
+  app.add_option("-z,--blocking", line.blocking, "1: wait for each operation before the next")
+      ->check(CLI::Range(0, 1))
       ->capture_default_str();
   app.add_option("-d,--datatype", line.types, "i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64, all")
       ->capture_default_str();
@@ -76,6 +80,7 @@ Request request_of(const CommandLine& line) {
   request.warmup = line.warmup;
   request.root = line.root;
   request.check = line.check != 0;
+  request.blocking = line.blocking != 0;
   request.foreign = line.foreign;
   if (line.foreign && line.device >= 0) {
     throw Error("--foreign is for host memory; on a device all memory is the communicator's");

@@ -53,19 +53,20 @@ class Measurement {
 
   Work issue(const Pointers& at) {
     const std::size_t count = plan_.shape.count;
+    const CallOptions call{.blocking = plan_.blocking};
     switch (plan_.kind) {
       case OperationKind::all_reduce:
-        return world_.all_reduce(at.in, at.out, count, plan_.type, plan_.op);
+        return world_.all_reduce(at.in, at.out, count, plan_.type, plan_.op, call);
       case OperationKind::broadcast:
-        return world_.broadcast(at.in, at.out, count, plan_.type, plan_.root);
+        return world_.broadcast(at.in, at.out, count, plan_.type, plan_.root, call);
       case OperationKind::all_gather:
-        return world_.all_gather(at.in, at.out, count, plan_.type);
+        return world_.all_gather(at.in, at.out, count, plan_.type, call);
       case OperationKind::reduce_scatter:
-        return world_.reduce_scatter(at.in, at.out, count, plan_.type, plan_.op);
+        return world_.reduce_scatter(at.in, at.out, count, plan_.type, plan_.op, call);
       case OperationKind::barrier:
         break;
     }
-    return world_.barrier();
+    return world_.barrier(call);
   }
 
   void repeat(const Pointers& at, int times) {

@@ -19,6 +19,7 @@ struct Plan {
   int warmup = 5;
   int iterations = 20;
   bool check = true;
+  bool blocking = false;  // each call returns when it is done
   int device = -1;
 };
 

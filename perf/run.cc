@@ -64,6 +64,7 @@ void measure_kind(Communicator& world, const Options& options, const Request& re
         plan.warmup = request.warmup;
         plan.iterations = request.iterations;
         plan.check = request.check;
+        plan.blocking = request.blocking;
         plan.device = options.device;
         const Row row = measure(world, plan, area);
         say(world.rank(), format_row(plan, row, world.world_size()));

@@ -20,6 +20,7 @@ struct Request {
   int warmup = 5;
   int root = 0;
   bool check = true;
+  bool blocking = false;
   bool foreign = false;  // ordinary memory instead of the communicator's
 };
 

@@ -87,7 +87,7 @@ def test_local_backend_under_mpirun():
 
 
 def test_foreign_memory_and_one_rank():
-    check_rows(run(PERF, "--ranks", "2", "--foreign", "-b", "1M", "-e", "1M"), 1)
+    check_rows(run(PERF, "--ranks", "2", "--foreign", "-z", "1", "-b", "1M", "-e", "1M"), 1)
     check_rows(run(PERF, "-b", "1K", "-e", "1K"), 1)
 
 

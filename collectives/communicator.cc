@@ -52,6 +52,12 @@ struct Communicator::Impl {
   Work start(const std::shared_ptr<Impl>& self, const Operation& operation) {
     check_operation(operation, options.rank, options.world_size);
     if (in_group()) {
+      if (operation.blocking) {
+        throw CommunicatorError(CommunicatorError::Kind::invalid_argument,
+                                to_string(operation) +
+                                    ": within a group an operation cannot block; take its Work "
+                                    "and wait after group_end()");
+      }
       const SubmitGroup launch = [](void* impl, std::span<const Operation> operations) {
         return static_cast<Impl*>(impl)->submit(operations, true);
       };

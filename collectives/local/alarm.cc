@@ -37,31 +37,38 @@ void Alarm::close() noexcept {
   if (segment_ != nullptr && *segment_) segment_->wake_all();
 }
 
-bool Alarm::keep(const CommunicatorError& error) noexcept {
+void Alarm::keep(const CommunicatorError& error) noexcept {
   std::lock_guard lock(mutex_);
-  if (first_) return false;
+  if (first_) return;
   first_ = error;
   raised_.store(true, std::memory_order_release);
   eventfd_write(event_.get(), 1);
-  return true;
 }
 
 void Alarm::spread(const CommunicatorError& error, const FailureRecord& record) noexcept {
-  if (!keep(error)) return;
-  if (segment_ != nullptr && *segment_) {
+  {
+    std::lock_guard lock(mutex_);
+    if (claimed_ || first_) return;
+    claimed_ = true;
+  }
+  // The others first: once this rank's own thread is free its process may end, and they would take
+  // it for the one that failed.
+  for (int fd : control_fds_) {
+    // A connection carries nothing else, so a whole record fits its buffer; if not, the end of the
+    // connection tells the peer.
+    (void)!send(fd, &record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  const bool in_segment = segment_ != nullptr && *segment_;
+  if (in_segment) {
     SegmentHeader& header = segment_->header();
     std::uint32_t none = 0;
     if (header.failed.compare_exchange_strong(none, 1)) {
       header.failure = record;
       header.failed.store(2, std::memory_order_seq_cst);
     }
-    segment_->wake_all();
   }
-  for (int fd : control_fds_) {
-    // A connection carries nothing else, so a whole record fits its buffer; if not, the end of the
-    // connection tells the peer.
-    (void)!send(fd, &record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL);
-  }
+  keep(error);
+  if (in_segment) segment_->wake_all();
 }
 
 void Alarm::check() {
@@ -78,7 +85,8 @@ void Alarm::check() {
   if (failed == 1) return;
   raise_from_peer(header.failure);
   std::lock_guard lock(mutex_);
-  throw CommunicatorError(*first_);
+  if (first_) throw CommunicatorError(*first_);
+  throw to_error(header.failure);  // the watcher is just about to keep the same
 }
 
 void Alarm::mark_dead(int rank) noexcept {

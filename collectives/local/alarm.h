@@ -38,8 +38,7 @@ class Alarm {
   bool is_dead(int rank) const { return dead_[rank].load(std::memory_order_acquire); }
 
  private:
-  // True if it is the first.
-  bool keep(const CommunicatorError& error) noexcept;
+  void keep(const CommunicatorError& error) noexcept;
   void spread(const CommunicatorError& error, const FailureRecord& record) noexcept;
 
   const int rank_;
@@ -49,6 +48,7 @@ class Alarm {
   std::vector<int> control_fds_;
   std::atomic<bool> raised_{false};
   std::mutex mutex_;
+  bool claimed_ = false;  // some thread spreads the first failure
   std::optional<CommunicatorError> first_;
 };
 

@@ -143,7 +143,14 @@ void Exchange::check_header(const Line& line) const {
 }
 
 void Exchange::lost(const Line& line) {
-  alarm_.check();  // a report of the reason may have come first
+  // A rank that ends because of another one says so on its control connection, which the watcher
+  // reads to its end before it calls the rank dead.
+  const auto patience = Clock::now() + std::chrono::milliseconds(200);
+  while (!alarm_.is_dead(line.rank) && Clock::now() < patience) {
+    pollfd polled = {alarm_.event(), POLLIN, 0};
+    if (poll(&polled, 1, 1) == 1) break;
+  }
+  alarm_.check();
   throw CommunicatorError(CommunicatorError::Kind::peer_lost,
                           "rank " + std::to_string(line.rank) + " died or left", {line.rank});
 }

@@ -6,6 +6,7 @@
 
 #include "collectives/host_backend.h"
 #include "collectives/local/flat_operations.h"
+#include "collectives/local/fork_guard.h"
 #include "collectives/local/identity.h"
 #include "collectives/local/node_operations.h"
 #include "collectives/local/rendezvous.h"
@@ -48,6 +49,9 @@ class LocalBackend : public HostBackend {
     std::vector<int> control_fds;
     for (const local::Link& link : members_.links) control_fds.push_back(link.control.get());
     alarm_.connect(&members_.segment, control_fds);
+    std::vector<int> lifelines = control_fds;
+    for (const local::Link& link : members_.links) lifelines.push_back(link.data.get());
+    fork_guard_.emplace(lifelines);
     watcher_.emplace(members_.links, alarm_);
     const local::Topology& topology = members_.topology;
     if (topology.nodes.size() == 1) {
@@ -143,6 +147,7 @@ class LocalBackend : public HostBackend {
   local::SharedBuffers buffers_;
   local::Waiting waiting_;
   local::Exchange exchange_;
+  std::optional<local::ForkGuard> fork_guard_;
   std::optional<local::Watcher> watcher_;  // joined before what it watches goes
   std::optional<local::NodeOperations> node_;
   std::optional<local::FlatOperations> flat_;

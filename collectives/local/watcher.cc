@@ -42,9 +42,10 @@ void Watcher::watch() {
     if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
     if (polled[0].revents != 0) return;
     for (std::size_t i = 0; i < count; ++i) {
-      // A report is read before the end of its connection is acted on: it says more.
-      const bool ended = polled[1 + i].revents != 0 && !read_control(i);
+      // A report is read before the end of the rank is acted on: it says who failed first.
       const bool exited = polled[1 + count + i].revents != 0;
+      const bool look = polled[1 + i].fd >= 0 && (polled[1 + i].revents != 0 || exited);
+      const bool ended = look && !read_control(i);
       if (ended) polled[1 + i].fd = -1;
       if (exited) polled[1 + count + i].fd = -1;
       if (ended || exited) alarm_.mark_dead(links_[i].rank);

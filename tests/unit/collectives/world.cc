@@ -155,9 +155,9 @@ void Processes::signal(int index, int number) {
   ASSERT_EQ(kill(children_[std::size_t(index)].pid, number), 0);
 }
 
-void Processes::await_line(int index) {
+void Processes::await_text(int index, const std::string& wanted) {
   Child& child = children_[std::size_t(index)];
-  while (child.text.find('\n') == std::string::npos) {
+  while (child.text.find(wanted) == std::string::npos) {
     pollfd polled = {child.fd, POLLIN, 0};
     ASSERT_EQ(poll(&polled, 1, 30'000), 1) << "rank " << index << " says nothing";
     char bytes[4096];

@@ -43,7 +43,9 @@ class Processes {
   std::string result(int index, std::chrono::milliseconds deadline = std::chrono::seconds(30));
   void signal(int index, int number);
   // Blocks until the child has called say(): its text so far ends with a line.
-  void await_line(int index);
+  void await_line(int index) { await_text(index, "\n"); }
+  void await_text(int index, const std::string& wanted);
+  const std::string& text(int index) const { return children_[std::size_t(index)].text; }
 
  private:
   struct Child {

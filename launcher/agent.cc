@@ -22,12 +22,12 @@
 namespace af {
 namespace {
 
-using nlohmann::json;
 using asio::posix::stream_descriptor;
+using nlohmann::json;
 
-constexpr double kAbandonGrace = 3;     // seconds for ranks whose coordinator has gone
-constexpr double kEndWithin = 5;        // for processes that the kernel cannot end at once
-constexpr double kFlushWithin = 30;     // for a reader of our output that has stopped reading
+constexpr double kAbandonGrace = 3;  // seconds for ranks whose coordinator has gone
+constexpr double kEndWithin = 5;     // for processes that the kernel cannot end at once
+constexpr double kFlushWithin = 30;  // for a reader of our output that has stopped reading
 constexpr auto kRetryWhenFull = std::chrono::milliseconds(20);
 
 double now_seconds() {
@@ -46,8 +46,11 @@ struct Agent::Output {
 struct Agent::Rank {
   Rank(asio::io_context& io, OutputWriter& writer, const RankPlan& rank_plan,
        const std::filesystem::path& log_path)
-      : plan(rank_plan), log(writer, rank_plan.rank, log_path), out{Output(io), Output(io)},
-        input(io), stdin_source(io) {}
+      : plan(rank_plan),
+        log(writer, rank_plan.rank, log_path),
+        out{Output(io), Output(io)},
+        input(io),
+        stdin_source(io) {}
   const RankPlan& plan;
   LogMerger log;
   Output out[2];
@@ -89,8 +92,8 @@ void Agent::start_one(size_t index) {
           rank_environment(setup_.inherited, setup_.plan, plan, setup_.facts, "@" + socket),
       .cpus = setup_.cpus.empty() ? std::vector<int>() : setup_.cpus[index],
   };
-  // Input is rank 0's. In a step it goes through a pipe of ours: a rank, or a daemon it leaves, that
-  // held slurmstepd's own descriptor would keep the step from ending (60 s, "Abandoning IO").
+  // Input is rank 0's. In a step it goes through a pipe of ours: a rank, or a daemon it leaves,
+  // that held slurmstepd's own descriptor would keep the step from ending (60 s, "Abandoning IO").
   if (plan.rank == 0)
     command.input = setup_.in_step ? RankCommand::Input::kPipe : RankCommand::Input::kInherit;
   RankProcess process = start_rank(command);
@@ -147,22 +150,21 @@ void Agent::read(Rank& rank, LogMerger::Stream stream) {
     });
     return;
   }
-  out.descriptor.async_wait(stream_descriptor::wait_read,
-                            [this, &rank, stream](const asio::error_code& error) {
-                              Output& ready = rank.out[stream];
-                              if (error || !ready.open) return;
-                              char buffer[65536];
-                              const ssize_t n =
-                                  ::read(ready.descriptor.native_handle(), buffer, sizeof buffer);
-                              if (n > 0) rank.log.feed(stream, {buffer, static_cast<size_t>(n)});
-                              if (n == 0) {
-                                rank.log.end(stream);
-                                ready.open = false;
-                                ready.descriptor.close();
-                                return;
-                              }
-                              read(rank, stream);
-                            });
+  out.descriptor.async_wait(
+      stream_descriptor::wait_read, [this, &rank, stream](const asio::error_code& error) {
+        Output& ready = rank.out[stream];
+        if (error || !ready.open) return;
+        char buffer[65536];
+        const ssize_t n = ::read(ready.descriptor.native_handle(), buffer, sizeof buffer);
+        if (n > 0) rank.log.feed(stream, {buffer, static_cast<size_t>(n)});
+        if (n == 0) {
+          rank.log.end(stream);
+          ready.open = false;
+          ready.descriptor.close();
+          return;
+        }
+        read(rank, stream);
+      });
 }
 
 // What a rank has written before it died is in its pipes still: nothing of it may be lost, and its
@@ -172,8 +174,7 @@ void Agent::drain(Rank& rank) {
     Output& out = rank.out[stream];
     char buffer[65536];
     ssize_t n = 0;
-    while (out.open &&
-           (n = ::read(out.descriptor.native_handle(), buffer, sizeof buffer)) > 0)
+    while (out.open && (n = ::read(out.descriptor.native_handle(), buffer, sizeof buffer)) > 0)
       rank.log.feed(stream, {buffer, static_cast<size_t>(n)});
   }
 }

@@ -30,10 +30,10 @@ namespace af {
 
 struct AgentSetup {
   Plan plan;
-  std::vector<int> ranks;                  // that this agent starts
-  std::vector<std::vector<int>> cpus;      // to bind each of them to; empty: not bound
-  std::string program;                     // resolved path
-  std::vector<std::string> command;        // argv of a rank
+  std::vector<int> ranks;              // that this agent starts
+  std::vector<std::vector<int>> cpus;  // to bind each of them to; empty: not bound
+  std::string program;                 // resolved path
+  std::vector<std::string> command;    // argv of a rank
   Environment inherited;
   RunFacts facts;
   RunDirectory directory;

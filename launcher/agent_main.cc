@@ -96,16 +96,16 @@ class AgentProcess {
   }
 
   void read_keeper() {
-    keeper_.async_read_some(asio::buffer(keeper_bytes_), [this](const asio::error_code& error,
-                                                                size_t size) {
-      if (error) {
-        if (error != asio::error::operation_aborted && agent_)
-          agent_->abandon("the process around the agent was killed", kExitLauncherLost);
-        return;
-      }
-      for (size_t i = 0; i < size && agent_; ++i) agent_->on_signal(keeper_bytes_[i], "keeper");
-      read_keeper();
-    });
+    keeper_.async_read_some(
+        asio::buffer(keeper_bytes_), [this](const asio::error_code& error, size_t size) {
+          if (error) {
+            if (error != asio::error::operation_aborted && agent_)
+              agent_->abandon("the process around the agent was killed", kExitLauncherLost);
+            return;
+          }
+          for (size_t i = 0; i < size && agent_; ++i) agent_->on_signal(keeper_bytes_[i], "keeper");
+          read_keeper();
+        });
   }
 
   // --- before the ranks
@@ -173,11 +173,12 @@ class AgentProcess {
 
   void make_coordinator() {
     const nlohmann::ordered_json common = {{"run", context_.run_id},
-                   {"attempt", context_.attempt},
-                   {"generation", joined_.directory.generation}};
+                                           {"attempt", context_.attempt},
+                                           {"generation", joined_.directory.generation}};
     journal_ = std::make_unique<Journal>(writer_, joined_.directory, common);
     if (context_.attempt == 0) journal_->event("run_start", {{"command", options_.command}});
-    journal_->event("attempt_start", {{"job", context_.job_id}, {"host", joined_.plan.ranks[0].host}});
+    journal_->event("attempt_start",
+                    {{"job", context_.job_id}, {"host", joined_.plan.ranks[0].host}});
     journal_->state({{"state", "running"},
                      {"job", context_.job_id},
                      {"size", joined_.plan.ranks.size()},
@@ -187,9 +188,9 @@ class AgentProcess {
     std::set<int> own_tasks = {context_.task};
     if (context_.mode == LaunchMode::kLocal)
       for (const Worker& worker : joined_.plan.workers) own_tasks.insert(worker.task);
-    coordinator_ = std::make_unique<Coordinator>(io_, writer_, *journal_, joined_.plan, own_tasks,
-                                                 options_.grace,
-                                                 [this](int code) { world_over(code); });
+    coordinator_ =
+        std::make_unique<Coordinator>(io_, writer_, *journal_, joined_.plan, own_tasks,
+                                      options_.grace, [this](int code) { world_over(code); });
     coordinator_->begin();
     for (const int task : own_tasks)
       coordinator_->agent_joined(task, [this, first = task == 0](const json& order) {
@@ -208,13 +209,27 @@ class AgentProcess {
       unsent_.push_back(message);
   }
 
+  // Every rank has ended and every other agent has left. A world may be over before the front has
+  // answered: it is told the code all the same, or it would take us for lost.
   void world_over(int code) {
-    journal_over_ = true;
-    if (front_link_ && front_link_->is_open()) {
-      front_link_->send(json{{"op", "exit"}, {"code", code}}.dump());
+    world_code_ = code;
+    if (front_link_ || options_.front.empty() || front_gone_) leave();
+  }
+
+  void leave() {
+    if (front_link_) {
+      front_link_->send(json{{"op", "exit"}, {"code", *world_code_}}.dump());
       front_link_->close_when_sent();
     }
-    asio::post(io_, [this, code] { agent_->finish(code); });
+    asio::post(io_, [this] { agent_->finish(*world_code_); });
+  }
+
+  void front_lost() {
+    front_gone_ = true;
+    if (world_code_)
+      leave();
+    else
+      coordinator_->front_left();
   }
 
   // --- connections
@@ -254,9 +269,9 @@ class AgentProcess {
   }
 
   void coordinator_lost(const std::string& reason) {
-    agent_->abandon(fmt::format("lost the coordinator at {}: {}", to_text(joined_.coordinator),
-                                reason),
-                    kExitLauncherLost);
+    agent_->abandon(
+        fmt::format("lost the coordinator at {}: {}", to_text(joined_.coordinator), reason),
+        kExitLauncherLost);
   }
 
   void connect_to_front() {
@@ -265,7 +280,7 @@ class AgentProcess {
         kConnectWithin,
         [this](std::shared_ptr<LineConnection> ready) {
           front_link_ = std::move(ready);
-          if (journal_over_) return front_link_->close();
+          if (world_code_) return leave();
           front_link_->hand_over(
               [this](const std::string& line) {
                 const json order = json::parse(line, nullptr, false);
@@ -273,12 +288,10 @@ class AgentProcess {
                   coordinator_->signal_all(order.value("signal", 0), "front");
               },
               [this](const std::string&) {
-                if (!journal_over_) coordinator_->front_left();
+                if (!world_code_) front_lost();
               });
         },
-        [this](const std::string&) {
-          if (!journal_over_) coordinator_->front_left();
-        });
+        [this](const std::string&) { front_lost(); });
   }
 
   const Options& options_;
@@ -296,7 +309,8 @@ class AgentProcess {
   std::unique_ptr<Agent> agent_;
   std::shared_ptr<LineConnection> link_, front_link_;
   std::deque<json> unsent_;
-  bool journal_over_ = false;
+  std::optional<int> world_code_;  // the world is over, with this code
+  bool front_gone_ = false;
   int code_ = kExitLauncherLost;
 };
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/authenticated_peer.h"
 
+#include <fmt/core.h>
+#include <netinet/tcp.h>
 #include <asio/connect.hpp>
 #include <asio/ip/v6_only.hpp>
 #include <asio/steady_timer.hpp>
-#include <fmt/core.h>
-#include <netinet/tcp.h>
 
 #include <charconv>
 
@@ -20,7 +20,9 @@ using nlohmann::json;
 constexpr auto kAnswerWithin = std::chrono::seconds(10);
 constexpr auto kRetryAfter = std::chrono::milliseconds(50);
 
-json parse(const std::string& line) { return json::parse(line, nullptr, /*exceptions=*/false); }
+json parse(const std::string& line) {
+  return json::parse(line, nullptr, /*exceptions=*/false);
+}
 
 std::string text_of(const json& message, const char* name) {
   if (!message.is_object()) return "";
@@ -28,7 +30,8 @@ std::string text_of(const json& message, const char* name) {
   return found != message.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-// A node that loses power sends no FIN: without keep-alive its connection would look open for hours.
+// A node that loses power sends no FIN: without keep-alive its connection would look open for
+// hours.
 void set_options(LineConnection::Socket& socket) {
   asio::error_code ignored;
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
@@ -60,8 +63,7 @@ PeerAddress parse_peer_address(const std::string& text) {
   }
   if (peer.address.starts_with('[') && peer.address.ends_with(']'))
     peer.address = peer.address.substr(1, peer.address.size() - 2);
-  if (peer.port == 0 || peer.address.empty())
-    throw Error::format("'{}' is no ADDRESS:PORT", text);
+  if (peer.port == 0 || peer.address.empty()) throw Error::format("'{}' is no ADDRESS:PORT", text);
   return peer;
 }
 
@@ -86,11 +88,12 @@ struct AuthenticatedListener::State : std::enable_shared_from_this<State> {
   }
 
   void accept() {
-    acceptor.async_accept([self = shared_from_this()](const asio::error_code& error, tcp::socket s) {
-      if (error == asio::error::operation_aborted || !self->acceptor.is_open()) return;
-      if (!error) self->challenge(std::move(s));
-      self->accept();
-    });
+    acceptor.async_accept(
+        [self = shared_from_this()](const asio::error_code& error, tcp::socket s) {
+          if (error == asio::error::operation_aborted || !self->acceptor.is_open()) return;
+          if (!error) self->challenge(std::move(s));
+          self->accept();
+        });
   }
 
   void challenge(tcp::socket accepted) {
@@ -119,8 +122,8 @@ struct AuthenticatedListener::State : std::enable_shared_from_this<State> {
              const std::string& line) {
     const json message = parse(line);
     const std::string theirs = text_of(message, "nonce");
-    if (theirs.empty() || !same_answer(text_of(message, "answer"),
-                                       keyed_answer(secret, "client", nonce, theirs)))
+    if (theirs.empty() ||
+        !same_answer(text_of(message, "answer"), keyed_answer(secret, "client", nonce, theirs)))
       return connection->close();
     connection->send(json{{"proof", keyed_answer(secret, "server", theirs, nonce)}}.dump());
     connection->hand_over(nullptr, nullptr);
@@ -199,9 +202,8 @@ struct Connecting : std::enable_shared_from_this<Connecting> {
                            .dump());
       return;
     }
-    if (their_nonce.empty() ||
-        !same_answer(text_of(message, "proof"),
-                     keyed_answer(secret, "server", my_nonce, their_nonce)))
+    if (their_nonce.empty() || !same_answer(text_of(message, "proof"),
+                                            keyed_answer(secret, "server", my_nonce, their_nonce)))
       return finish("it does not know the run's secret");
     done = true;
     timer.cancel();

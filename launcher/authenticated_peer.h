@@ -6,8 +6,8 @@
 //   client: {"hello": {...}, "nonce": B, "answer": keyed_answer(secret, "client", A, B)}
 //   server: {"proof": keyed_answer(secret, "server", B, A)}
 //
-// Messages after that are one JSON object a line. They are neither encrypted nor signed: the network
-// between the nodes is trusted not to change packets, as it is for NCCL, Gloo and MPI.
+// Messages after that are one JSON object a line. They are neither encrypted nor signed: the
+// network between the nodes is trusted not to change packets, as it is for NCCL, Gloo and MPI.
 #pragma once
 
 #include <asio/io_context.hpp>

@@ -117,12 +117,11 @@ BackendChoice decide(const Inventory& inventory, size_t ranks, const PlanOptions
     return choice;
   }
   choice.backend = "nccl";
-  choice.reason = fmt::format("{}, which NCCL {} with driver {} takes", crowd, nccl,
-                              inventory.oldest_driver);
+  choice.reason =
+      fmt::format("{}, which NCCL {} with driver {} takes", crowd, nccl, inventory.oldest_driver);
   // The documentation of 2.31 says the flag is not needed; users found that it is (nccl#1716).
-  choice.environment = {{"NCCL_MULTI_RANK_GPU_ENABLE", "1"},
-                        {"NCCL_MNNVL_ENABLE", "0"},
-                        {"NCCL_NVLS_ENABLE", "0"}};
+  choice.environment = {
+      {"NCCL_MULTI_RANK_GPU_ENABLE", "1"}, {"NCCL_MNNVL_ENABLE", "0"}, {"NCCL_NVLS_ENABLE", "0"}};
   return choice;
 }
 

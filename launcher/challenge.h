@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proof that a peer knows the run's secret, without sending it: HMAC-SHA256 over both sides' nonces
-// (libcrypto). Who answers a challenge and who checks one have different labels, so an answer cannot
-// be sent back as a proof.
+// (libcrypto). Who answers a challenge and who checks one have different labels, so an answer
+// cannot be sent back as a proof.
 #pragma once
 
 #include <string>

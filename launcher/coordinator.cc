@@ -18,8 +18,9 @@ using std::chrono::seconds;
 
 constexpr seconds kJoinWithin{30};
 constexpr seconds kLeaveWithin{15};
-// After a TERM Slurm itself decides how long ranks may go on (KillWait, GraceTime). This is only for
-// a TERM that nobody follows up, when some ranks have left and the others wait for them for ever.
+// After a TERM Slurm itself decides how long ranks may go on (KillWait, GraceTime). This is only
+// for a TERM that nobody follows up, when some ranks have left and the others wait for them for
+// ever.
 constexpr seconds kStopWithin{600};
 constexpr double kDefaultGetSeconds = 300;
 
@@ -41,8 +42,7 @@ json describe_workers(const Plan& plan) {
 }  // namespace
 
 Coordinator::Coordinator(asio::io_context& io, OutputWriter& writer, Journal& journal,
-                         const Plan& plan, std::set<int> own_tasks, double grace,
-                         OnOver on_over)
+                         const Plan& plan, std::set<int> own_tasks, double grace, OnOver on_over)
     : io_(io),
       writer_(writer),
       journal_(journal),
@@ -193,7 +193,9 @@ void Coordinator::broken(const std::string& how, int code, const std::vector<int
   end_world();
 }
 
-void Coordinator::end_world() { order_all({{"op", "end"}, {"grace", grace_}}); }
+void Coordinator::end_world() {
+  order_all({{"op", "end"}, {"grace", grace_}});
+}
 
 void Coordinator::order_all(const json& order) {
   const auto agents = agents_;  // an order may bring a departure

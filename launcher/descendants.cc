@@ -66,7 +66,9 @@ std::map<pid_t, pid_t> process_parents() {
   return parents;
 }
 
-void become_subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
+void become_subreaper() {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
 
 std::vector<pid_t> end_descendants(double seconds, pid_t spared) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);

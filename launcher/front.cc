@@ -13,18 +13,18 @@
 #include <optional>
 
 #include "common/error.h"
+#include "common/hostlist.h"
 #include "launcher/authenticated_peer.h"
 #include "launcher/exit_codes.h"
 #include "launcher/gather.h"
-#include "launcher/own_worker.h"
 #include "launcher/network_address.h"
+#include "launcher/own_worker.h"
 #include "launcher/run_directory.h"
 #include "launcher/say.h"
 #include "launcher/signal_gate.h"
 #include "launcher/signal_watch.h"
 #include "launcher/step_command.h"
 #include "launcher/tcp_bootstrap.h"
-#include "common/hostlist.h"
 
 namespace af {
 namespace {
@@ -32,7 +32,8 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-// The step has this long to end by itself when the coordinator has gone, then srun is told to end it.
+// The step has this long to end by itself when the coordinator has gone, then srun is told to end
+// it.
 constexpr std::chrono::seconds kStepEndsWithin{8};
 
 double now_seconds() {
@@ -66,20 +67,20 @@ class Front {
     std::vector<int> signals = kForwardedSignals;
     signals.push_back(SIGCHLD);
     SignalWatch watch(io_, signals, [this](const signalfd_siginfo& info) { on_signal(info); });
-    const fs::path base =
-        context_.submit_directory.empty() ? fs::current_path() : fs::path(context_.submit_directory);
+    const fs::path base = context_.submit_directory.empty() ? fs::current_path()
+                                                            : fs::path(context_.submit_directory);
     if (options_.dry_run) {
       directory_.path = base / "af-runs" / fmt::format(".dry-run-{}", context_.job_id);
       fs::create_directories(directory_.path);
     } else {
-      directory_ = create_run_directory(base, options_.run_directory, context_.run_id,
-                                        context_.attempt);
+      directory_ =
+          create_run_directory(base, options_.run_directory, context_.run_id, context_.attempt);
     }
     const std::string secret = create_secret(directory_);
-    AuthenticatedListener listener(
-        io_, secret, [this](const json& hello, std::shared_ptr<LineConnection> peer) {
-          accept(hello, std::move(peer));
-        });
+    AuthenticatedListener listener(io_, secret,
+                                   [this](const json& hello, std::shared_ptr<LineConnection> peer) {
+                                     accept(hello, std::move(peer));
+                                   });
     start_step({.address = front_address(context_, environment_), .port = listener.port()});
     io_.run();
     std::error_code ignored;
@@ -89,16 +90,16 @@ class Front {
 
  private:
   void start_step(const PeerAddress& self) {
-    const StepCommand command = step_command(
-        options_, context_, environment_,
-        {.tasks = tasks_,
-         .launcher = own_program_path(),
-         .front = to_text(self),
-         .run_directory = directory_.path.string(),
-         .generation = directory_.generation,
-         .srun_shield = installed_library("libaf_srun_shield.so"),
-         .front_pid = ::getpid(),
-         .read_stdin = may_read_stdin()});
+    const StepCommand command =
+        step_command(options_, context_, environment_,
+                     {.tasks = tasks_,
+                      .launcher = own_program_path(),
+                      .front = to_text(self),
+                      .run_directory = directory_.path.string(),
+                      .generation = directory_.generation,
+                      .srun_shield = installed_library("libaf_srun_shield.so"),
+                      .front_pid = ::getpid(),
+                      .read_stdin = may_read_stdin()});
     std::vector<std::string> argv = command.argv;
     std::vector<std::string> strings = environment_strings(command.environment);
     std::vector<char*> argv_pointers, environment_pointers;
@@ -154,9 +155,9 @@ class Front {
     patience_.expires_after(kBootstrapPatience);
     patience_.async_wait([this](const asio::error_code& error) {
       if (error) return;
-      say(writer_, fmt::format("only {} of {} agents have joined within {} s: {} missing",
-                               gather_.present(), tasks_, kBootstrapPatience.count(),
-                               gather_.missing()));
+      say(writer_,
+          fmt::format("only {} of {} agents have joined within {} s: {} missing", gather_.present(),
+                      tasks_, kBootstrapPatience.count(), gather_.missing()));
       code_ = kExitCannotStart;
       ::kill(srun_, SIGTERM);
     });

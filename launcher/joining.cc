@@ -27,12 +27,14 @@ fs::path rendezvous_file(const Options& options, const LaunchContext& context) {
   const fs::path base = base_directory(context);
   const fs::path folder =
       options.run_directory.empty() ? base / "af-runs" : base / options.run_directory;
-  return folder / fmt::format(".rendezvous-{}.{}.{}", context.job_id, context.step_id,
-                              context.attempt);
+  return folder /
+         fmt::format(".rendezvous-{}.{}.{}", context.job_id, context.step_id, context.attempt);
 }
 
 // Slurm's PMIx plugin has set these in the step, or it has not been asked for.
-bool has_pmix(const Environment& environment) { return environment.contains("PMIX_RANK"); }
+bool has_pmix(const Environment& environment) {
+  return environment.contains("PMIX_RANK");
+}
 
 enum class Way { kNone, kMpi, kTcp };
 
@@ -165,7 +167,8 @@ Joined join_world(const Options& options, const LaunchContext& context,
                .run_directory = joined.directory.path.string(),
                .generation = joined.directory.generation};
   if (context.task == 0 && way != Way::kNone && context.tasks > 1) {
-    joined.listener = std::make_unique<AuthenticatedListener>(io, joined.secret, std::move(on_peer));
+    joined.listener =
+        std::make_unique<AuthenticatedListener>(io, joined.secret, std::move(on_peer));
     mine.coordinator.port = joined.listener->port();
   }
 

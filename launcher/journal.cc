@@ -11,19 +11,16 @@
 namespace af {
 namespace {
 
-// Output of programs and names of files may be no UTF-8; a journal line must be written all the same.
+// Output of programs and names of files may be no UTF-8; a journal line must be written all the
+// same.
 std::string dump(const nlohmann::ordered_json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
 
-Journal::Journal(OutputWriter& writer, const RunDirectory& directory,
-                 nlohmann::ordered_json common)
-    : writer_(writer),
-      state_path_(directory.state()),
-      common_(std::move(common)),
-      state_(common_) {
+Journal::Journal(OutputWriter& writer, const RunDirectory& directory, nlohmann::ordered_json common)
+    : writer_(writer), state_path_(directory.state()), common_(std::move(common)), state_(common_) {
   const std::string path = directory.events().string();
   UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!file) throw errno_error("cannot open " + path);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keeper: a tiny process around the launcher proper, so that even `kill -9` of either one leaves
-// nothing behind.
+// The keeper: a tiny process around the launcher proper, so that even `kill -9` of either one
+// leaves nothing behind.
 //
 // It is the process that Slurm (or the shell) knows. It forks the launcher, passes signals on to it
 // through a pipe, and when the launcher is gone, however, it ends every process below itself; as

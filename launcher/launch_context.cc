@@ -41,7 +41,8 @@ LaunchContext read_launch_context(const Environment& environment) {
 
   context.node_name = value_or(environment, "SLURMD_NODENAME");
   context.submit_directory = value_or(environment, "SLURM_SUBMIT_DIR");
-  context.cpus_per_task = first_number(environment, {"AF_CPUS_PER_WORKER", "SLURM_CPUS_PER_TASK"}, 0);
+  context.cpus_per_task =
+      first_number(environment, {"AF_CPUS_PER_WORKER", "SLURM_CPUS_PER_TASK"}, 0);
   const long step = number_or(environment, "SLURM_STEP_ID", kFirstSpecialStep);
   if (step < kFirstSpecialStep && environment.contains("SLURM_PROCID")) {
     context.mode = LaunchMode::kStep;

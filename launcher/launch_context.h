@@ -19,14 +19,14 @@ struct LaunchContext {
   LaunchMode mode = LaunchMode::kLocal;
   std::string run_id;  // empty outside Slurm unless AF_RUN_ID is set: the caller invents one
   int attempt = 0;
-  std::string job_id;   // empty outside Slurm
-  std::string step_id;  // of a step, as Slurm numbers it
-  int task = 0;         // of a step
-  int tasks = 1;        // of a step; of a job without one: how many workers it was made for
-  int cpus_per_task = 0;     // 0: Slurm does not say
-  int gpus_per_worker = 0;   // 0: not said
-  int max_workers = 0;       // 0: not said
-  std::string node_name;     // SLURMD_NODENAME; empty outside Slurm
+  std::string job_id;       // empty outside Slurm
+  std::string step_id;      // of a step, as Slurm numbers it
+  int task = 0;             // of a step
+  int tasks = 1;            // of a step; of a job without one: how many workers it was made for
+  int cpus_per_task = 0;    // 0: Slurm does not say
+  int gpus_per_worker = 0;  // 0: not said
+  int max_workers = 0;      // 0: not said
+  std::string node_name;    // SLURMD_NODENAME; empty outside Slurm
   std::string submit_directory;  // empty outside Slurm
 };
 

@@ -27,7 +27,8 @@ void LineConnection::hand_over(OnLine on_line, OnClose on_close) {
 
 void LineConnection::read() {
   asio::async_read_until(
-      socket_, input_, '\n', [self = shared_from_this()](const asio::error_code& error, size_t size) {
+      socket_, input_, '\n',
+      [self = shared_from_this()](const asio::error_code& error, size_t size) {
         if (!self->open_) return;
         if (error) return self->fail(error == asio::error::eof ? "closed" : error.message());
         if (size > kLongestLine) return self->fail("a line is too long");

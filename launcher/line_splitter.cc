@@ -32,15 +32,16 @@ std::vector<std::string> LineSplitter::feed(std::string_view bytes) {
   return lines;
 }
 
-std::string LineSplitter::rest() { return std::exchange(pending_, ""); }
+std::string LineSplitter::rest() {
+  return std::exchange(pending_, "");
+}
 
 void Tail::add(std::string_view line) {
   while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
   if (line.empty()) return;
   if (lines_.size() == most_) lines_.pop_front();
-  std::string text(line.substr(0, kLongestTailLine));
-  if (line.size() > kLongestTailLine) text += " …";
-  lines_.push_back(std::move(text));
+  lines_.emplace_back(line.substr(0, kLongestTailLine));
+  if (line.size() > kLongestTailLine) lines_.back() += " …";
 }
 
 }  // namespace af

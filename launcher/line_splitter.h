@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts a rank's output into whole lines, so that lines of different ranks and of its two streams are
-// never mixed. Pure.
+// Cuts a rank's output into whole lines, so that lines of different ranks and of its two streams
+// are never mixed. Pure.
 #pragma once
 
 #include <deque>

@@ -17,20 +17,27 @@ LogMerger::LogMerger(OutputWriter& writer, int rank, const std::filesystem::path
 }
 
 void LogMerger::feed(Stream stream, std::string_view bytes) {
-  for (std::string& line : splitters_[stream].feed(bytes)) emit(stream, std::move(line));
+  emit(stream, splitters_[stream].feed(bytes));
 }
 
 void LogMerger::end(Stream stream) {
   std::string rest = splitters_[stream].rest();
   if (rest.empty()) return;
   if (rest.back() != '\r') rest += '\n';
-  emit(stream, std::move(rest));
+  emit(stream, {std::move(rest)});
 }
 
-void LogMerger::emit(Stream stream, std::string text) {
-  tail_.add(text);
-  writer_.write(stream == kStdout ? STDOUT_FILENO : STDERR_FILENO, prefix_ + text);
-  writer_.write(log_, std::move(text));
+// All lines of one read together: a write for each would cost more than the program that prints.
+void LogMerger::emit(Stream stream, const std::vector<std::string>& lines) {
+  std::string merged, logged;
+  for (const std::string& line : lines) {
+    tail_.add(line);
+    merged += prefix_;
+    merged += line;
+    logged += line;
+  }
+  writer_.write(stream == kStdout ? STDOUT_FILENO : STDERR_FILENO, std::move(merged));
+  writer_.write(log_, std::move(logged));
 }
 
 }  // namespace af

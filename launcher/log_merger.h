@@ -25,7 +25,7 @@ class LogMerger {
   const std::filesystem::path& log() const { return path_; }
 
  private:
-  void emit(Stream stream, std::string text);
+  void emit(Stream stream, const std::vector<std::string>& lines);
 
   OutputWriter& writer_;
   std::string prefix_;

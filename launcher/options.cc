@@ -10,7 +10,8 @@ namespace af {
 namespace {
 
 // Where the program begins: behind "--", or at the first word that is neither an option nor an
-// option's value. What follows never meets the parser, so it arrives as it was typed, "--" included.
+// option's value. What follows never meets the parser, so it arrives as it was typed, "--"
+// included.
 size_t program_index(CLI::App& app, const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
@@ -103,7 +104,8 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
     throw Error(text);
   }
   if (version) return {.options = std::nullopt, .text = "af-launch " AF_VERSION "\n"};
-  if (!program.empty()) options.program = program == "torch" ? ProgramKind::kTorch : ProgramKind::kAf;
+  if (!program.empty())
+    options.program = program == "torch" ? ProgramKind::kTorch : ProgramKind::kAf;
   if (options.command.empty())
     throw Error("no program given: af-launch [OPTIONS] PROGRAM [ARGS…]; --help shows the options");
   return {.options = options, .text = ""};

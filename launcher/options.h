@@ -13,7 +13,7 @@ namespace af {
 struct Options {
   int workers = 0;  // 0: as many as the job was made for
   int gpus_per_worker = 0;
-  std::string backend;    // empty: decide
+  std::string backend;                 // empty: decide
   std::optional<ProgramKind> program;  // nullopt: by its name
   std::string bootstrap = "auto";      // auto, mpi, tcp
   std::string run_directory;           // empty: af-runs/<run id>

@@ -14,8 +14,8 @@
 namespace af {
 namespace {
 
-// Gives the reason of a failure, or nothing. Descriptors may be non-blocking: a terminal or a socket
-// that another process has switched so.
+// Gives the reason of a failure, or nothing. Descriptors may be non-blocking: a terminal or a
+// socket that another process has switched so.
 std::string write_all(int fd, const std::string& text) {
   size_t done = 0;
   while (done < text.size()) {

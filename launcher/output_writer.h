@@ -21,8 +21,8 @@ class OutputWriter {
   OutputWriter();
   ~OutputWriter();  // finishes what is queued
 
-  // Writes all of `text` to `fd`, which has to stay open. A failed write (reader gone, disk full) is
-  // dropped; first_failure() tells of it.
+  // Writes all of `text` to `fd`, which has to stay open. A failed write (reader gone, disk full)
+  // is dropped; first_failure() tells of it.
   void write(int fd, std::string text);
   // The same for a file that its owner may give up while the text still waits.
   using File = std::shared_ptr<const UniqueFd>;

@@ -26,8 +26,8 @@ std::vector<std::string> peers_of(const LaunchContext& context, const Environmen
   std::vector<std::string> peers;
   const std::string srun = value_or(environment, "SLURM_LAUNCH_NODE_IPADDR");
   if (!srun.empty()) peers.push_back(srun);
-  const std::string nodes = value_or(environment, "SLURM_STEP_NODELIST",
-                                     value_or(environment, "SLURM_JOB_NODELIST"));
+  const std::string nodes =
+      value_or(environment, "SLURM_STEP_NODELIST", value_or(environment, "SLURM_JOB_NODELIST"));
   if (nodes.empty()) return peers;
   for (const std::string& node : expand_hostlist(nodes)) {
     if (node == context.node_name) continue;

@@ -54,8 +54,8 @@ size_t share(const std::vector<const Worker*>& node, int asked) {
   return std::max<size_t>(1, distinct.size() / node.size());
 }
 
-// Gives the workers of one node their GPUs. With job-level GRES all workers list the same GPUs, with
-// per-task binding each its own; taking "the first ones that nobody has" is right for both.
+// Gives the workers of one node their GPUs. With job-level GRES all workers list the same GPUs,
+// with per-task binding each its own; taking "the first ones that nobody has" is right for both.
 // Returns true if there were too few, so that workers have to share.
 bool deal_gpus(const std::vector<const Worker*>& node, int asked, RankPlan* ranks) {
   const size_t each = share(node, asked);
@@ -75,9 +75,9 @@ bool deal_gpus(const std::vector<const Worker*>& node, int asked, RankPlan* rank
   return too_few;
 }
 
-// Every rank sees all GPUs of the node's world and picks number LOCAL_RANK (peer access and CUDA IPC
-// need that), unless that number would be wrong: MIG (a process gets one instance), more than one
-// GPU per rank, shared GPUs, or a rank that Slurm shows only its own.
+// Every rank sees all GPUs of the node's world and picks number LOCAL_RANK (peer access and CUDA
+// IPC need that), unless that number would be wrong: MIG (a process gets one instance), more than
+// one GPU per rank, shared GPUs, or a rank that Slurm shows only its own.
 void set_visible(const std::vector<const Worker*>& node, bool shared, RankPlan* ranks) {
   std::vector<Gpu> all;
   bool own_only = shared;
@@ -141,8 +141,8 @@ Plan make_plan(std::vector<Worker> workers, const PlanOptions& options) {
     }
     const bool shared = deal_gpus(node, options.gpus_per_worker, &plan.ranks[first]);
     if (shared)
-      plan.warnings.push_back(fmt::format("{} has fewer GPUs than its {} workers need", node[0]->host,
-                                          node.size()));
+      plan.warnings.push_back(
+          fmt::format("{} has fewer GPUs than its {} workers need", node[0]->host, node.size()));
     set_visible(node, shared, &plan.ranks[first]);
   }
   for (const RankPlan& rank : plan.ranks) check_gpus(rank);

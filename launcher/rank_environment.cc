@@ -9,8 +9,8 @@ namespace af {
 namespace {
 
 // A rank that inherits these and calls MPI_Init takes itself for a task of the launcher's own MPI
-// world, which is over, and hangs or aborts (open-mpi/ompi#3158). SLURM_CPU_BIND* describe a binding
-// that is not the rank's; an srun inside the rank would apply it again.
+// world, which is over, and hangs or aborts (open-mpi/ompi#3158). SLURM_CPU_BIND* describe a
+// binding that is not the rank's; an srun inside the rank would apply it again.
 void remove_foreign(Environment& environment) {
   for (const char* prefix : {"PMIX_", "PMI_", "PMI2_", "OMPI_", "PRTE_", "SLURM_CPU_BIND"})
     erase_prefix(environment, prefix);
@@ -84,8 +84,8 @@ void set_af(Environment& environment, const Plan& plan, const RankPlan& rank, co
   environment["AF_RUN_ID"] = facts.run_id;
   environment["AF_ATTEMPT"] = std::to_string(facts.attempt);
   environment["AF_GENERATION"] = std::to_string(facts.generation);
-  environment["AF_MAX_WORKERS"] =
-      std::to_string(facts.max_workers > 0 ? facts.max_workers : static_cast<int>(plan.ranks.size()));
+  environment["AF_MAX_WORKERS"] = std::to_string(
+      facts.max_workers > 0 ? facts.max_workers : static_cast<int>(plan.ranks.size()));
   environment["AF_RUN_DIR"] = facts.run_directory;
   environment.emplace("AF_CHECKPOINT_DIR", facts.run_directory + "/checkpoints");
   environment["AF_BACKEND"] = plan.backend;

@@ -21,15 +21,16 @@ struct RunFacts {
   int generation = 0;
   int max_workers = 0;  // 0: the size of the world
   std::string run_directory;
-  std::string log_directory;  // of this generation
-  std::string interface;      // of the node's address: "eth0"; empty = unknown
-  int cpus_per_rank = 0;      // for OMP_NUM_THREADS; 0: unknown, leave it
+  std::string log_directory;   // of this generation
+  std::string interface;       // of the node's address: "eth0"; empty = unknown
+  int cpus_per_rank = 0;       // for OMP_NUM_THREADS; 0: unknown, leave it
   std::string shield_library;  // libaf_shield.so; empty: none
   pid_t slurmstepd = 0;        // 0: none above this process
 };
 
-// `socket` is the rank's AF_SOCKET. What the person set is kept where it is a choice (thread counts,
-// network interfaces, checkpoint directory) and replaced where it must agree with the world.
+// `socket` is the rank's AF_SOCKET. What the person set is kept where it is a choice (thread
+// counts, network interfaces, checkpoint directory) and replaced where it must agree with the
+// world.
 Environment rank_environment(const Environment& inherited, const Plan& plan, const RankPlan& rank,
                              const RunFacts& facts, const std::string& socket);
 

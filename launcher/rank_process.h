@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting one rank: fork and exec, with its own session, pipes for its output, CPU binding, and the
-// kernel's promise that it dies with its agent.
+// Starting one rank: fork and exec, with its own session, pipes for its output, CPU binding, and
+// the kernel's promise that it dies with its agent.
 #pragma once
 
 #include <sys/types.h>
@@ -32,7 +32,7 @@ struct RankProcess {
 // Where `program` is: itself if it has a '/', else from `search_path` as execvp does.
 struct ResolvedProgram {
   std::string path;
-  int code = 0;       // 0, or kExitNotFound / kExitCannotExecute with `problem`
+  int code = 0;         // 0, or kExitNotFound / kExitCannotExecute with `problem`
   std::string problem;  // "cannot find the program 'x' in PATH"
 };
 ResolvedProgram resolve_program(const std::string& program, const std::string& search_path);

@@ -3,8 +3,9 @@
 //
 //   RUN_DIR/events.jsonl  state.json  secret  checkpoints/  logs/attempt-A/gen-G/rank-R.log
 //
-// RUN_DIR is af-runs/<run id> in the submit directory. A job that calls af-launch a second time gets
-// af-runs/<run id>.1 and so on: another program, another run; a requeued job finds the same ones.
+// RUN_DIR is af-runs/<run id> in the submit directory. A job that calls af-launch a second time
+// gets af-runs/<run id>.1 and so on: another program, another run; a requeued job finds the same
+// ones.
 #pragma once
 
 #include <filesystem>

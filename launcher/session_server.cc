@@ -12,16 +12,15 @@ using asio::local::stream_protocol;
 using nlohmann::json;
 
 struct SessionServer::State : std::enable_shared_from_this<State> {
-  State(asio::io_context& io, OnRequest callback)
-      : acceptor(io), on_request(std::move(callback)) {}
+  State(asio::io_context& io, OnRequest callback) : acceptor(io), on_request(std::move(callback)) {}
 
   void accept() {
-    acceptor.async_accept([self = shared_from_this()](const asio::error_code& error,
-                                                      stream_protocol::socket socket) {
-      if (!self->acceptor.is_open() || error == asio::error::operation_aborted) return;
-      if (!error) self->serve(std::move(socket));
-      self->accept();
-    });
+    acceptor.async_accept(
+        [self = shared_from_this()](const asio::error_code& error, stream_protocol::socket socket) {
+          if (!self->acceptor.is_open() || error == asio::error::operation_aborted) return;
+          if (!error) self->serve(std::move(socket));
+          self->accept();
+        });
   }
 
   void serve(stream_protocol::socket socket) {

@@ -8,7 +8,8 @@ namespace {
 
 // srun takes these for options of its own.
 constexpr const char* kNotForTheStep[] = {
-    // A step sees all of the job's GPUs of its node only if it asks for none of them by itself; with
+    // A step sees all of the job's GPUs of its node only if it asks for none of them by itself;
+    // with
     // mem-per-gpu and --mem both inherited, srun refuses ("mutually exclusive").
     "SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_SOCKET", "SLURM_NTASKS_PER_GPU",
     "SLURM_TRES_PER_TASK", "SLURM_CPUS_PER_GPU", "SLURM_MEM_PER_GPU", "SLURM_GPU_BIND",
@@ -40,18 +41,21 @@ StepCommand step_command(const Options& options, const LaunchContext& context,
   std::vector<std::string>& argv = command.argv;
   // --kill-on-bad-exit=0 --wait=0: a site's KillOnBadExit=1 would end the step at the first rank
   // that fails, before its output and its exit code have been told. The launcher decides.
-  argv = {"srun", fmt::format("--ntasks={}", facts.tasks), "--kill-on-bad-exit=0", "--wait=0",
-          "--export=ALL", "--job-name=af-launch",
+  argv = {"srun",
+          fmt::format("--ntasks={}", facts.tasks),
+          "--kill-on-bad-exit=0",
+          "--wait=0",
+          "--export=ALL",
+          "--job-name=af-launch",
           options.bootstrap == "mpi" ? "--mpi=pmix" : "--mpi=none",
           facts.read_stdin ? "--input=0" : "--input=none"};
   // srun 22.05 to 23.02 does not take sbatch's --cpus-per-task over.
   if (context.cpus_per_task > 0)
     argv.push_back(fmt::format("--cpus-per-task={}", context.cpus_per_task));
-  argv.insert(argv.end(), {facts.launcher, "--agent", "--front=" + facts.front,
-                           "--run-dir=" + facts.run_directory,
-                           fmt::format("--generation={}", facts.generation),
-                           "--bootstrap=" + options.bootstrap,
-                           fmt::format("--grace={}", options.grace)});
+  argv.insert(argv.end(),
+              {facts.launcher, "--agent", "--front=" + facts.front,
+               "--run-dir=" + facts.run_directory, fmt::format("--generation={}", facts.generation),
+               "--bootstrap=" + options.bootstrap, fmt::format("--grace={}", options.grace)});
   if (options.gpus_per_worker > 0)
     argv.push_back(fmt::format("--gpus-per-worker={}", options.gpus_per_worker));
   if (!options.backend.empty()) argv.push_back("--backend=" + options.backend);

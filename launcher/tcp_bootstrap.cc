@@ -115,7 +115,8 @@ std::unique_ptr<Bootstrap> make_tcp_bootstrap_hub(int tasks, const std::string& 
 Rendezvous await_rendezvous(const fs::path& file, std::chrono::milliseconds patience) {
   const auto deadline = std::chrono::steady_clock::now() + patience;
   for (;;) {
-    // NFS remembers for up to a minute that a file was not there; reading the directory makes it ask.
+    // NFS remembers for up to a minute that a file was not there; reading the directory makes it
+    // ask.
     if (DIR* directory = ::opendir(file.parent_path().c_str())) {
       while (::readdir(directory) != nullptr) {
       }

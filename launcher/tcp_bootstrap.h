@@ -21,8 +21,8 @@ inline constexpr std::chrono::seconds kBootstrapPatience{60};
 std::unique_ptr<Bootstrap> make_tcp_bootstrap(int task, const PeerAddress& hub,
                                               const std::string& secret);
 
-// Task 0 of a step without a front: is the hub itself, for `tasks` tasks, and announces it in `file`
-// under `my_address` once all_gather begins; removes the file when all have come.
+// Task 0 of a step without a front: is the hub itself, for `tasks` tasks, and announces it in
+// `file` under `my_address` once all_gather begins; removes the file when all have come.
 std::unique_ptr<Bootstrap> make_tcp_bootstrap_hub(int tasks, const std::string& my_address,
                                                   const std::string& secret,
                                                   const std::filesystem::path& file,

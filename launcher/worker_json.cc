@@ -4,9 +4,9 @@
 namespace af {
 
 void to_json(nlohmann::json& j, const Gpu& gpu) {
-  j = {{"uuid", gpu.uuid},     {"parent_uuid", gpu.parent_uuid}, {"type", gpu.type},
-       {"index", gpu.index},   {"memory_gb", gpu.memory_gb},     {"driver", gpu.driver},
-       {"mig", gpu.mig},       {"near_cpus", gpu.near_cpus}};
+  j = {{"uuid", gpu.uuid},   {"parent_uuid", gpu.parent_uuid}, {"type", gpu.type},
+       {"index", gpu.index}, {"memory_gb", gpu.memory_gb},     {"driver", gpu.driver},
+       {"mig", gpu.mig},     {"near_cpus", gpu.near_cpus}};
 }
 
 void from_json(const nlohmann::json& j, Gpu& gpu) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Worker as JSON, the form in which agents exchange it at the bootstrap and in which it is printed.
+// A Worker as JSON, the form in which agents exchange it at the bootstrap and in which it is
+// printed.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -8,7 +8,9 @@
 
 namespace af {
 
-int RankEnd::exit_code() const { return signal != 0 ? kExitSignalBase + signal : code; }
+int RankEnd::exit_code() const {
+  return signal != 0 ? kExitSignalBase + signal : code;
+}
 
 std::string describe(const RankEnd& end) {
   if (end.signal == 0) return fmt::format("exit code {}", end.code);

@@ -2,9 +2,9 @@
 // Real sockets on loopback: only who knows the secret gets in, and only to who knows it.
 #include "launcher/authenticated_peer.h"
 
+#include <gtest/gtest.h>
 #include <asio/read_until.hpp>
 #include <asio/write.hpp>
-#include <gtest/gtest.h>
 
 #include <optional>
 #include <thread>

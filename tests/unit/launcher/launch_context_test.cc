@@ -21,29 +21,66 @@ TEST(LaunchContext, Table) {
       {"no Slurm", {{"PATH", "/bin"}}, LaunchMode::kLocal, "", 1, 0, 0},
       {"batch script",
        {{"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}},
-       LaunchMode::kFront, "7", 4, 0, 0},
+       LaunchMode::kFront,
+       "7",
+       4,
+       0,
+       0},
       {"batch script of an af job, requeued",
-       {{"SLURM_JOB_ID", "7"}, {"AF_N_WORKERS", "3"}, {"SLURM_NTASKS", "4"}, {"AF_RUN_ID", "r"},
+       {{"SLURM_JOB_ID", "7"},
+        {"AF_N_WORKERS", "3"},
+        {"SLURM_NTASKS", "4"},
+        {"AF_RUN_ID", "r"},
         {"SLURM_RESTART_COUNT", "2"}},
-       LaunchMode::kFront, "r", 3, 0, 2},
+       LaunchMode::kFront,
+       "r",
+       3,
+       0,
+       2},
       {"task of an array",
        {{"SLURM_JOB_ID", "9"}, {"SLURM_ARRAY_JOB_ID", "7"}, {"SLURM_ARRAY_TASK_ID", "2"}},
-       LaunchMode::kFront, "7_2", 1, 0, 0},
+       LaunchMode::kFront,
+       "7_2",
+       1,
+       0,
+       0},
       {"salloc with nodes only",
        {{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "2"}},
-       LaunchMode::kFront, "7", 2, 0, 0},
+       LaunchMode::kFront,
+       "7",
+       2,
+       0,
+       0},
       {"task of a step",
-       {{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "3"},
-        {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_NTASKS", "8"}, {"AF_ATTEMPT", "1"}},
-       LaunchMode::kStep, "7", 4, 3, 1},
+       {{"SLURM_JOB_ID", "7"},
+        {"SLURM_STEP_ID", "0"},
+        {"SLURM_PROCID", "3"},
+        {"SLURM_STEP_NUM_TASKS", "4"},
+        {"SLURM_NTASKS", "8"},
+        {"AF_ATTEMPT", "1"}},
+       LaunchMode::kStep,
+       "7",
+       4,
+       3,
+       1},
       // use_interactive_step: salloc's shell is a step of Slurm's own, not one with our tasks.
       {"interactive step",
-       {{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "4294967290"}, {"SLURM_PROCID", "0"},
+       {{"SLURM_JOB_ID", "7"},
+        {"SLURM_STEP_ID", "4294967290"},
+        {"SLURM_PROCID", "0"},
         {"SLURM_NTASKS", "2"}},
-       LaunchMode::kFront, "7", 2, 0, 0},
+       LaunchMode::kFront,
+       "7",
+       2,
+       0,
+       0},
       {"nonsense is not believed",
        {{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "x"}, {"SLURM_RESTART_COUNT", "-1"}},
-       LaunchMode::kFront, "7", 1, 0, 0},
+       LaunchMode::kFront,
+       "7",
+       1,
+       0,
+       0},
   };
   for (const Case& row : table) {
     SCOPED_TRACE(row.name);
@@ -72,12 +109,14 @@ TEST(StepCommand, IsOneSrunThatTheLauncherRules) {
   options.command = {"prog", "a b", ""};
   LaunchContext context;
   context.cpus_per_task = 8;
-  const StepCommand step =
-      step_command(options, context, {}, {.tasks = 4, .launcher = "/opt/af/bin/af-launch",
-                                          .front = "10.0.0.1:4711", .run_directory = "/w/r"});
-  for (const char* word : {"--ntasks=4", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL",
-                           "--mpi=none", "--input=0", "--cpus-per-task=8", "--agent",
-                           "--front=10.0.0.1:4711", "--run-dir=/w/r"})
+  const StepCommand step = step_command(options, context, {},
+                                        {.tasks = 4,
+                                         .launcher = "/opt/af/bin/af-launch",
+                                         .front = "10.0.0.1:4711",
+                                         .run_directory = "/w/r"});
+  for (const char* word :
+       {"--ntasks=4", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL", "--mpi=none", "--input=0",
+        "--cpus-per-task=8", "--agent", "--front=10.0.0.1:4711", "--run-dir=/w/r"})
     EXPECT_TRUE(has(step.argv, word)) << word;
   EXPECT_EQ(step.argv[0], "srun");
   EXPECT_EQ(std::vector<std::string>(step.argv.end() - 4, step.argv.end()),
@@ -111,7 +150,7 @@ TEST(StepCommand, VariablesThatWouldChangeTheStepAreRemoved) {
   Environment inherited = {{"PATH", "/bin"}, {"SLURM_JOB_ID", "7"}, {"LD_PRELOAD", "/x.so"}};
   const std::vector<std::string> unwanted = {
       "SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_MEM_PER_GPU", "SLURM_EXPORT_ENV",
-      "SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "PMIX_RANK", "SLURM_NTASKS_PER_NODE"};
+      "SLURM_CPU_BIND",      "SLURM_CPU_BIND_LIST", "PMIX_RANK",         "SLURM_NTASKS_PER_NODE"};
   for (const std::string& name : unwanted) inherited[name] = "1";
   const StepCommand step =
       step_command({}, {}, inherited, {.srun_shield = "/lib/s.so", .front_pid = 42});

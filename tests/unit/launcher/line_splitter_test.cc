@@ -14,7 +14,8 @@ TEST(LineSplitter, GivesWholeLinesHoweverTheyArrive) {
     const std::string text = "one\ntwo\r\n\nthree";
     Lines lines;
     for (size_t i = 0; i < text.size(); i += piece)
-      for (auto& line : splitter.feed(std::string_view(text).substr(i, piece))) lines.push_back(line);
+      for (auto& line : splitter.feed(std::string_view(text).substr(i, piece)))
+        lines.push_back(line);
     EXPECT_EQ(lines, (Lines{"one\n", "two\r\n", "\n"})) << piece;
     EXPECT_EQ(splitter.rest(), "three");
     EXPECT_EQ(splitter.rest(), "");

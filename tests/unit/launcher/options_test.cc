@@ -22,7 +22,7 @@ std::string refusal(const std::vector<std::string>& arguments) {
 }
 
 TEST(Options, EverythingFromTheProgramOnIsItsOwn) {
-  const std::vector<std::string> odd = {"prog", "a b", "",      "*",  "$X",       "\n",
+  const std::vector<std::string> odd = {"prog", "a b",   "",          "*", "$X",     "\n",
                                         "--",   "\"q\"", "--workers", "x", "--help", "-v"};
   EXPECT_EQ(parse(odd).command, odd);
   std::vector<std::string> behind = {"--workers", "3", "--verbose", "--"};
@@ -42,13 +42,16 @@ TEST(Options, ValuesMayStandBesideOrBehind) {
 }
 
 TEST(Options, RefusalsAreOneLineWithANearName) {
-  EXPECT_EQ(refusal({"--wrokers=2", "x"}),
-            "unknown option '--wrokers'; did you mean --workers?");
+  EXPECT_EQ(refusal({"--wrokers=2", "x"}), "unknown option '--wrokers'; did you mean --workers?");
   EXPECT_EQ(refusal({"--nothing-like-it", "x"}), "unknown option '--nothing-like-it'");
-  for (const std::vector<std::string>& bad :
-       {std::vector<std::string>{"--workers=x", "x"}, {"--workers=0", "x"}, {"--workers=-1", "x"},
-        {"--gpus-per-worker=3", "x"}, {"--backend=mpi", "x"}, {"--bootstrap=", "x"},
-        {"--grace=-1", "x"}, {"--workers"}}) {
+  for (const std::vector<std::string>& bad : {std::vector<std::string>{"--workers=x", "x"},
+                                              {"--workers=0", "x"},
+                                              {"--workers=-1", "x"},
+                                              {"--gpus-per-worker=3", "x"},
+                                              {"--backend=mpi", "x"},
+                                              {"--bootstrap=", "x"},
+                                              {"--grace=-1", "x"},
+                                              {"--workers"}}) {
     const std::string text = refusal(bad);
     EXPECT_NE(text.find(bad[0].substr(0, bad[0].find('='))), std::string::npos) << text;
     EXPECT_EQ(text.find('\n'), std::string::npos) << text;

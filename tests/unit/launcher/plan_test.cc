@@ -14,7 +14,11 @@ namespace {
 
 Gpu t4(const std::string& host, int index) {
   const std::string uuid = "GPU-" + host + "-" + std::to_string(index);
-  return {.uuid = uuid, .parent_uuid = uuid, .type = "t4", .index = index, .memory_gb = 16,
+  return {.uuid = uuid,
+          .parent_uuid = uuid,
+          .type = "t4",
+          .index = index,
+          .memory_gb = 16,
           .driver = "535.183.01"};
 }
 
@@ -22,7 +26,11 @@ Gpu t4(const std::string& host, int index) {
 Gpu mig(const std::string& host, int card, int index, const std::string& driver = "535.183.01") {
   return {.uuid = "MIG-" + host + "-" + std::to_string(card) + "-" + std::to_string(index),
           .parent_uuid = "GPU-" + host + "-" + std::to_string(card),
-          .type = "1g.5gb", .index = card, .memory_gb = 5, .driver = driver, .mig = true};
+          .type = "1g.5gb",
+          .index = card,
+          .memory_gb = 5,
+          .driver = driver,
+          .mig = true};
 }
 
 // Workers of one node, all of which see the same GPUs, as with job-level GRES.
@@ -69,29 +77,41 @@ const std::vector<Case>& cases() {
        workers_of({{"n1", 2, {t4("n1", 0), t4("n1", 1)}}, {"n2", 2, {t4("n2", 0), t4("n2", 1)}}}),
        {kAf},
        {"nccl", {"0,1", "0,1", "0,1", "0,1"}, {0, 1, 0, 1}, "every card carries one rank"}},
-      {"one GPU, one rank", workers_of({{"n1", 1, {t4("n1", 0)}}}), {kTorch},
+      {"one GPU, one rank",
+       workers_of({{"n1", 1, {t4("n1", 0)}}}),
+       {kTorch},
        {"nccl", {"0"}, {0}, "one rank"}},
       {"GPUs whose numbers do not start at 0",
-       workers_of({{"n1", 2, {t4("n1", 2), t4("n1", 5)}}}), {kTorch},
+       workers_of({{"n1", 2, {t4("n1", 2), t4("n1", 5)}}}),
+       {kTorch},
        {"nccl", {"2,5", "2,5"}, {0, 1}, "every card"}},
-      {"no GPU, af's library", workers_of({{"n1", 2, {}}}), {kAf},
+      {"no GPU, af's library",
+       workers_of({{"n1", 2, {}}}),
+       {kAf},
        {"local", {"-", "-"}, {0, 1}, "no GPU"}},
-      {"no GPU, PyTorch", workers_of({{"n1", 2, {}}}), {kTorch},
+      {"no GPU, PyTorch",
+       workers_of({{"n1", 2, {}}}),
+       {kTorch},
        {"gloo", {"-", "-"}, {0, 1}, "no GPU"}},
       {"some workers without a GPU",
-       workers_of({{"n1", 1, {t4("n1", 0)}}, {"n2", 1, {}}}), {kAf},
+       workers_of({{"n1", 1, {t4("n1", 0)}}, {"n2", 1, {}}}),
+       {kAf},
        {"local", {"0", "-"}, {0, 0}, "1 of 2 workers have no GPU"}},
       {"uneven nodes",
-       workers_of({{"n1", 2, {t4("n1", 0), t4("n1", 1)}}, {"n2", 1, {t4("n2", 0)}}}), {kTorch},
+       workers_of({{"n1", 2, {t4("n1", 0), t4("n1", 1)}}, {"n2", 1, {t4("n2", 0)}}}),
+       {kTorch},
        {"nccl", {"0,1", "0,1", "0"}, {0, 1, 0}, "every card"}},
       {"MIG instances of different cards",
-       workers_of({{"n3", 2, {mig("n3", 0, 0), mig("n3", 1, 0)}}}), {kAf},
+       workers_of({{"n3", 2, {mig("n3", 0, 0), mig("n3", 1, 0)}}}),
+       {kAf},
        {"nccl", {"MIG-n3-0-0", "MIG-n3-1-0"}, {0, 0}, "every card"}},
       {"MIG instances of one card, old NCCL",
-       workers_of({{"n3", 2, {mig("n3", 0, 0), mig("n3", 0, 1)}}}), {kAf},
+       workers_of({{"n3", 2, {mig("n3", 0, 0), mig("n3", 0, 1)}}}),
+       {kAf},
        {"local", {"MIG-n3-0-0", "MIG-n3-0-1"}, {0, 0}, "NCCL before 2.30 refuses (here: 2.18.3)"}},
       {"the same for a PyTorch program",
-       workers_of({{"n3", 2, {mig("n3", 0, 0), mig("n3", 0, 1)}}}), {kTorch},
+       workers_of({{"n3", 2, {mig("n3", 0, 0), mig("n3", 0, 1)}}}),
+       {kTorch},
        {"gloo", {"MIG-n3-0-0", "MIG-n3-0-1"}, {0, 0}, "MIG instances of one card on n3"}},
       {"MIG instances of one card, NCCL and driver new enough",
        workers_of({{"n3", 2, {mig("n3", 0, 0, "580.65"), mig("n3", 0, 1, "580.65")}}}, "2.31.2"),
@@ -102,41 +122,53 @@ const std::vector<Case>& cases() {
        {kAf},
        {"nccl", {"MIG-n3-0-0", "MIG-n3-0-1"}, {0, 0}, "2.30.7"}},
       {"new NCCL, old driver",
-       workers_of({{"n3", 2, {mig("n3", 0, 0), mig("n3", 0, 1)}}}, "2.31.2"), {kAf},
+       workers_of({{"n3", 2, {mig("n3", 0, 0), mig("n3", 0, 1)}}}, "2.31.2"),
+       {kAf},
        {"local", {"MIG-n3-0-0", "MIG-n3-0-1"}, {0, 0}, "needs driver 580 (here: 535)"}},
       {"four instances on two cards, two each",
-       workers_of({{"n3", 4, {mig("n3", 0, 0), mig("n3", 0, 1), mig("n3", 1, 0), mig("n3", 1, 1)}}}),
+       workers_of(
+           {{"n3", 4, {mig("n3", 0, 0), mig("n3", 0, 1), mig("n3", 1, 0), mig("n3", 1, 1)}}}),
        {kAf},
-       {"local", {"MIG-n3-0-0", "MIG-n3-0-1", "MIG-n3-1-0", "MIG-n3-1-1"}, {0, 0, 0, 0},
+       {"local",
+        {"MIG-n3-0-0", "MIG-n3-0-1", "MIG-n3-1-0", "MIG-n3-1-1"},
+        {0, 0, 0, 0},
         "2 ranks have MIG instances of one card"}},
       {"mixed: T4s on one node, one MIG instance on another",
-       workers_of({{"n1", 2, {t4("n1", 0), t4("n1", 1)}}, {"n3", 1, {mig("n3", 0, 0)}}}), {kAf},
+       workers_of({{"n1", 2, {t4("n1", 0), t4("n1", 1)}}, {"n3", 1, {mig("n3", 0, 0)}}}),
+       {kAf},
        {"nccl", {"0,1", "0,1", "MIG-n3-0-0"}, {0, 1, 0}, "every card"}},
       {"mixed: T4s, and two instances of one card",
-       workers_of({{"n1", 2, {t4("n1", 0), t4("n1", 1)}},
-                   {"n3", 2, {mig("n3", 0, 0), mig("n3", 0, 1)}}}),
+       workers_of(
+           {{"n1", 2, {t4("n1", 0), t4("n1", 1)}}, {"n3", 2, {mig("n3", 0, 0), mig("n3", 0, 1)}}}),
        {kTorch},
        {"gloo", {"0,1", "0,1", "MIG-n3-0-0", "MIG-n3-0-1"}, {0, 1, 0, 0}, "one card on n3"}},
       {"a whole card and an instance on one node",
-       workers_of({{"n1", 2, {t4("n1", 0), mig("n1", 1, 0)}}}), {kAf},
+       workers_of({{"n1", 2, {t4("n1", 0), mig("n1", 1, 0)}}}),
+       {kAf},
        {"nccl", {"0", "MIG-n1-1-0"}, {0, 0}, "every card"}},
       {"two GPUs for each worker",
        workers_of({{"n1", 2, {t4("n1", 0), t4("n1", 1), t4("n1", 2), t4("n1", 3)}}}),
        {kAf, 2},
        {"nccl", {"0,1", "2,3"}, {0, 0}, "every card"}},
       {"what Slurm gave is divided when nobody says how many",
-       workers_of({{"n1", 1, {t4("n1", 0), t4("n1", 1)}}}), {kTorch},
+       workers_of({{"n1", 1, {t4("n1", 0), t4("n1", 1)}}}),
+       {kTorch},
        {"nccl", {"0,1"}, {0}, "one rank"}},
       {"more workers than GPUs",
-       workers_of({{"n1", 3, {t4("n1", 0), t4("n1", 1)}}}), {kTorch},
+       workers_of({{"n1", 3, {t4("n1", 0), t4("n1", 1)}}}),
+       {kTorch},
        {"gloo", {"0", "1", "0"}, {0, 0, 0}, "2 ranks share one GPU on n1"}},
       {"no NCCL for a program on af's library",
-       workers_of({{"n1", 2, {t4("n1", 0), t4("n1", 1)}}}, ""), {kAf},
+       workers_of({{"n1", 2, {t4("n1", 0), t4("n1", 1)}}}, ""),
+       {kAf},
        {"local", {"0,1", "0,1"}, {0, 1}, "no NCCL library"}},
       {"a PyTorch program brings its own NCCL",
-       workers_of({{"n1", 2, {t4("n1", 0), t4("n1", 1)}}}, ""), {kTorch},
+       workers_of({{"n1", 2, {t4("n1", 0), t4("n1", 1)}}}, ""),
+       {kTorch},
        {"nccl", {"0,1", "0,1"}, {0, 1}, "every card"}},
-      {"asked for", workers_of({{"n1", 2, {t4("n1", 0), t4("n1", 1)}}}), {kAf, 0, "local"},
+      {"asked for",
+       workers_of({{"n1", 2, {t4("n1", 0), t4("n1", 1)}}}),
+       {kAf, 0, "local"},
        {"local", {"0,1", "0,1"}, {0, 1}, "asked for"}},
   };
   return table;
@@ -229,8 +261,7 @@ TEST(Plan, CardsWithEqualNamesOnTwoNodesAreTwoCards) {
 TEST(Plan, WarnsOfWhatThePersonMayNotWant) {
   EXPECT_EQ(make_plan(workers_of({{"n1", 2, {t4("n1", 0), t4("n1", 1)}}}), {}).warnings.size(), 0u);
   EXPECT_EQ(make_plan(workers_of({{"n1", 2, {t4("n1", 0)}}}), {}).warnings.size(), 1u);
-  const Plan forced =
-      make_plan(workers_of({{"n1", 2, {}}}), {.program = kAf, .backend = "nccl"});
+  const Plan forced = make_plan(workers_of({{"n1", 2, {}}}), {.program = kAf, .backend = "nccl"});
   EXPECT_EQ(forced.backend, "nccl");
   EXPECT_EQ(forced.warnings.size(), 1u);
 }

@@ -77,9 +77,9 @@ TEST(RankEnvironment, RemovesWhatOtherLaunchersLeft) {
 
 TEST(RankEnvironment, KeepsWhatIsThePersonsChoice) {
   Environment inherited = kJob;
-  const Environment chosen = {{"OMP_NUM_THREADS", "3"},       {"GLOO_SOCKET_IFNAME", "ib0"},
-                              {"NCCL_SOCKET_IFNAME", "^lo"},  {"AF_CHECKPOINT_DIR", "/mine"},
-                              {"PYTHONUNBUFFERED", ""},       {"CUDA_VISIBLE_DEVICES", "7"}};
+  const Environment chosen = {{"OMP_NUM_THREADS", "3"},      {"GLOO_SOCKET_IFNAME", "ib0"},
+                              {"NCCL_SOCKET_IFNAME", "^lo"}, {"AF_CHECKPOINT_DIR", "/mine"},
+                              {"PYTHONUNBUFFERED", ""},      {"CUDA_VISIBLE_DEVICES", "7"}};
   inherited.insert(chosen.begin(), chosen.end());
   // Boilerplate that people paste must do no harm.
   inherited["MASTER_ADDR"] = "localhost";

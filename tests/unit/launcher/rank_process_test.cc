@@ -30,7 +30,8 @@ std::string read_all(const UniqueFd& fd) {
 }
 
 RankCommand shell(const std::string& script) {
-  return {.path = "/bin/sh", .argv = {"sh", "-c", script}, .environment = {{"PATH", "/bin:/usr/bin"}}};
+  return {
+      .path = "/bin/sh", .argv = {"sh", "-c", script}, .environment = {{"PATH", "/bin:/usr/bin"}}};
 }
 
 TEST(RankProcess, HasItsOutputItsEnvironmentAndItsCode) {
@@ -54,7 +55,8 @@ TEST(RankProcess, KeepsArgumentsAsTheyAre) {
 
 TEST(RankProcess, HasASessionOfItsOwnAndNoDescriptorOfOurs) {
   const UniqueFd ours(::open("/dev/null", O_RDONLY));  // without close-on-exec, as libraries do it
-  const RankProcess rank = start_rank(shell("ls /proc/$$/fd; cut -d' ' -f6 /proc/$$/stat; echo $$"));
+  const RankProcess rank =
+      start_rank(shell("ls /proc/$$/fd; cut -d' ' -f6 /proc/$$/stat; echo $$"));
   const std::string text = read_all(rank.out);
   const std::string pid = std::to_string(rank.pid);
   EXPECT_EQ(text, "0\n1\n2\n" + pid + "\n" + pid + "\n");
@@ -108,8 +110,8 @@ TEST(Descendants, DaemonsAreEndedAsWell) {
   const pid_t child = ::fork();
   if (child == 0) {
     become_subreaper();
-    const RankProcess rank = start_rank(
-        shell("(setsid sh -c 'sleep 300 & echo $!; wait' &) ; sleep 0.1; exit 0"));
+    const RankProcess rank =
+        start_rank(shell("(setsid sh -c 'sleep 300 & echo $!; wait' &) ; sleep 0.1; exit 0"));
     char text[32] = {};
     pollfd ready = {.fd = rank.out.get(), .events = POLLIN, .revents = 0};
     ::poll(&ready, 1, 10000);

@@ -10,8 +10,12 @@
 namespace af {
 namespace {
 
-RankEnd code(int rank, int value) { return {.rank = rank, .host = "n1", .code = value}; }
-RankEnd killed(int rank, int signal) { return {.rank = rank, .host = "n1", .signal = signal}; }
+RankEnd code(int rank, int value) {
+  return {.rank = rank, .host = "n1", .code = value};
+}
+RankEnd killed(int rank, int signal) {
+  return {.rank = rank, .host = "n1", .signal = signal};
+}
 
 TEST(WorldOutcome, AllWellIs0) {
   WorldOutcome world(2);

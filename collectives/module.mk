@@ -17,3 +17,5 @@ $(BUILD)/lib/libaf_collectives.so: $(patsubst %.cc,$(BUILD)/obj/%.o,$(COLLECTIVE
 ALL += $(BUILD)/lib/libaf_collectives.so
 
 $(eval $(call unit_test,collectives,$(BUILD)/obj/libcollectives.a,-lpthread -ldl))
+# The test of the C API opens the library itself.
+$(BUILD)/tests/unit/collectives: | $(BUILD)/lib/libaf_collectives.so

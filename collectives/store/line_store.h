@@ -3,8 +3,12 @@
 // `get`, which the agent of af-launch and TcpStore's rank 0 both speak.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <functional>
+#include <map>
 #include <mutex>
+#include <string>
 
 #include "af/store.h"
 #include "common/unique_fd.h"
@@ -21,18 +25,30 @@ class LineStore : public Store {
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   // Sends a request, waits for its reply and gives its text.
   std::string ask(const std::string& line, long id, std::chrono::milliseconds timeout);
-  void send_all(const std::string& line);
-  std::string next_line(std::chrono::steady_clock::time_point deadline);
+  void send_all(const std::string& line, Clock::time_point deadline);
+  // Takes what has arrived and sorts replies by their request; waits for something at most until
+  // the deadline. Called without the lock, by one thread at a time.
+  void read_replies(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
+  [[noreturn]] void refuse(const std::string& why) const;
+  // Drops the connection, then refuses; the next request opens a new one.
   [[noreturn]] void fail(const std::string& why);
 
   const std::string where_;
   const std::function<UniqueFd()> connect_;
-  std::mutex mutex_;  // one request at a time
+  // A get may wait for long, and what it waits for may be set by another thread of this process: so
+  // requests overlap, and whoever waits reads for all.
+  std::mutex mutex_;
+  std::condition_variable changed_;
   UniqueFd fd_;
+  long connection_ = 0;  // counts connections: a reply never comes over the next one
+  bool reading_ = false;
   std::string received_;
-  long next_id_ = 1;
+  std::map<long, std::string> replies_;
+  std::atomic<long> next_id_{1};
 };
 
 }  // namespace af

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <string_view>
 
 #include "common/atomic_file.h"
 #include "common/batch_script.h"
@@ -65,9 +66,10 @@ void warn_of_ignored_lines(const std::vector<std::string>& operands, SlurmOption
   }
 }
 
+// For a shell: the line that --af-explain prints can be typed again.
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + shell_quoted(word);
   return text;
 }
 

@@ -171,6 +171,26 @@ srun -n1 sh -c '(setsid sleep 4321 &); true'
     assert cluster.state(jobid) == "COMPLETED"
 
 
+def test_a_task_that_ends_first_takes_no_other_with_it(cluster):
+    """The sweep comes when the last task of the node has ended, and only on that node."""
+    done = cluster.run("srun", "-N2", "--af-n-workers=3", "--af-min-gpu-memory-gb=16", "sh", "-c", """
+[ $SLURM_PROCID != 0 ] || { (setsid sleep 4322 > /dev/null 2>&1 < /dev/null &); exit 0; }
+sleep 1; echo task $SLURM_PROCID has ended by itself""")
+    assert sorted(done.stdout.splitlines()) == [f"task {n} has ended by itself" for n in (1, 2)]
+    for node in ("n1", "n2"):
+        assert cluster.run("pgrep", "-f", "sleep 4322", root=True, node=node, check=False).stdout == ""
+
+
+def test_an_interactive_step(make_cluster):
+    """With LaunchParameters=use_interactive_step salloc's shell runs on the node, and is told all."""
+    cluster = make_cluster(slurm_conf=["LaunchParameters=use_interactive_step"])
+    done = cluster.run("script", "-qec", "salloc --af-n-workers=2", "/dev/null", timeout=60, input="""
+echo run=$AF_RUN_ID workers=$AF_N_WORKERS; srun sh -c 'echo cpus=$SLURM_CPUS_PER_TASK'; exit
+""")
+    assert re.search(r"^run=\d+ workers=2", done.stdout, re.M)
+    assert len(re.findall(r"^cpus=8", done.stdout, re.M)) == 2
+
+
 def test_root_runs_nothing_of_the_persons(cluster):
     """Case B52 (openhpc/ohpc#591): text of the person reaches root as data only."""
     nasty = "env$(touch ${PWD:-/work}/owned)`touch /work/owned`;touch owned"

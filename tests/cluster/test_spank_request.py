@@ -165,7 +165,9 @@ def test_explain_in_srun_and_salloc_is_on_stderr(cluster, command):
     done = cluster.run(command, "--af-n-workers=2", "--af-explain", "sh", "-c",
                        '[ "${SLURM_PROCID:-0}" = 0 ] && echo out || :')
     assert done.stdout == "out\n"
-    assert f"{command} --ntasks=2" in done.stderr
+    line = next(l for l in done.stderr.splitlines() if l.strip().startswith(command + " "))
+    assert f"{command} --ntasks=2" in line
+    assert line.endswith("sh -c '[ \"${SLURM_PROCID:-0}\" = 0 ] && echo out || :'")
 
 
 def test_case_b51_the_job_id_alone_is_on_stdout(cluster):

@@ -60,8 +60,8 @@ bool holds(const std::vector<Gpu>& list, const Gpu& gpu) {
 }
 
 std::string names(const std::vector<Gpu>& list) {
-  std::vector<std::string> result;
-  for (const Gpu& gpu : list) result.push_back(key(gpu));
+  std::vector<std::string> result(list.size());
+  std::transform(list.begin(), list.end(), result.begin(), key);
   return fmt::format("{}", fmt::join(result, ", "));
 }
 

@@ -16,6 +16,10 @@ $(BUILD)/lib/libaf_srun_shield.so: $(BUILD)/obj/launcher/srun_shield/srun_shield
 ALL += $(BUILD)/lib/libaf_srun_shield.so
 
 $(eval $(call unit_test,launcher,$(BUILD)/obj/liblauncher.a $(BUILD)/obj/libcommon.a,$(LAUNCHER_LIBS)))
+# Machines without GPUs have no NVML to test with.
+$(BUILD)/tests/fake-nvml/libnvidia-ml.so.1: $(BUILD)/obj/tests/unit/launcher/fake_nvml/fake_nvml.o
+	@mkdir -p $(@D); echo "  LINK  $@"; $(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(@F) -o $@ $^
+$(BUILD)/tests/unit/launcher: | $(BUILD)/tests/fake-nvml/libnvidia-ml.so.1
 
 # Modules that are not linked into af-launch: the MPI bootstrap, the signal shield of the ranks.
 include $(wildcard launcher/*/module.mk)

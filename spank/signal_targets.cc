@@ -144,8 +144,9 @@ std::vector<pid_t> catching_descendants(const std::vector<ProcessState>& process
                                         int signal) {
   std::vector<const ProcessState*> chosen;
   Tree(processes).topmost_catching(script, signal, chosen);
-  std::vector<pid_t> result;
-  for (const ProcessState* process : chosen) result.push_back(process->pid);
+  std::vector<pid_t> result(chosen.size());
+  std::transform(chosen.begin(), chosen.end(), result.begin(),
+                 [](const ProcessState* process) { return process->pid; });
   return result;
 }
 

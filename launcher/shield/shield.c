@@ -32,6 +32,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 typedef void (*handler_t)(int);
+typedef handler_t (*signal_t)(int, handler_t);
 typedef int (*sigaction_t)(int, const struct sigaction*, struct sigaction*);
 
 enum { kSignals = 3, kVersions = 8 };
@@ -46,8 +47,8 @@ static struct {
 } program[kSignals];
 
 static sigaction_t real_sigaction;
-static handler_t (*real_signal)(int, handler_t);
-static handler_t (*real_sysv_signal)(int, handler_t);
+static signal_t real_signal;
+static signal_t real_sysv_signal;
 static int (*real_sigtimedwait)(const sigset_t*, siginfo_t*, const struct timespec*);
 
 static bool active;
@@ -212,6 +213,7 @@ static handler_t set_handler(int signal, handler_t handler, int flags, bool bloc
 
 EXPORT handler_t signal(int number, handler_t handler) {
   initialise();
+  // cppcheck-suppress CastIntegerToAddressAtReturn ; it takes the call of a pointer for a number
   if (!active || index_of(number) < 0) return real_signal(number, handler);
   return set_handler(number, handler, SA_RESTART, true);
 }
@@ -223,6 +225,7 @@ EXPORT handler_t ssignal(int number, handler_t handler) {
 }
 EXPORT handler_t sysv_signal(int number, handler_t handler) {
   initialise();
+  // cppcheck-suppress CastIntegerToAddressAtReturn ; it takes the call of a pointer for a number
   if (!active || index_of(number) < 0) return real_sysv_signal(number, handler);
   return set_handler(number, handler, (int)(SA_RESETHAND | SA_NODEFER), false);
 }

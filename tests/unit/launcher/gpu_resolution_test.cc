@@ -27,6 +27,7 @@ Gpu slice(int parent, int number) {
 }
 std::vector<Gpu> cards(int count) {
   std::vector<Gpu> result;
+  result.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) result.push_back(card(i));
   return result;
 }

@@ -13,7 +13,10 @@
 namespace af {
 namespace {
 
-using std::string_literals::operator""s;
+// One entry of an environ, with its end.
+std::string entry(const std::string& text) {
+  return text + '\0';
+}
 
 SweepMark mark_of_step(uint32_t step) {
   SweepMark mark;
@@ -26,12 +29,12 @@ SweepMark mark_of_step(uint32_t step) {
 }
 
 std::string environment(const char* job, const char* run, const char* node, const char* step) {
-  std::string text = "PATH=/bin\0"s;
-  if (job) text += "SLURM_JOB_ID="s + job + '\0';
-  if (run) text += "AF_RUN_ID="s + run + '\0';
-  if (node) text += "SLURMD_NODENAME="s + node + '\0';
-  if (step) text += "SLURM_STEP_ID="s + step + '\0';
-  return text + "HOME=/x\0"s;
+  std::string text = entry("PATH=/bin");
+  if (job) text += entry(std::string("SLURM_JOB_ID=") + job);
+  if (run) text += entry(std::string("AF_RUN_ID=") + run);
+  if (node) text += entry(std::string("SLURMD_NODENAME=") + node);
+  if (step) text += entry(std::string("SLURM_STEP_ID=") + step);
+  return text + entry("HOME=/x");
 }
 
 TEST(CarriesMark, AllOfItHasToMatch) {
@@ -46,7 +49,7 @@ TEST(CarriesMark, AllOfItHasToMatch) {
   EXPECT_TRUE(carries_mark(environment("77", "77", "n1", nullptr), batch));
   EXPECT_FALSE(carries_mark(environment("77", "77", "n1", "3"), batch));  // a step may be saving
   EXPECT_FALSE(carries_mark("", step));
-  EXPECT_FALSE(carries_mark("XSLURM_JOB_ID=77\0AF_RUN_ID=77\0"s, batch));
+  EXPECT_FALSE(carries_mark(entry("XSLURM_JOB_ID=77") + entry("AF_RUN_ID=77"), batch));
   SweepMark any_run = step;
   any_run.run_id.clear();
   EXPECT_TRUE(carries_mark(environment("77", "other", "n1", "3"), any_run));
@@ -67,6 +70,7 @@ struct Daemon {
       ::close(ends[0]);
       ::signal(SIGTERM, SIG_IGN);
       std::vector<char*> list;
+      list.reserve(variables.size() + 1);
       for (const std::string& variable : variables)
         list.push_back(const_cast<char*>(variable.c_str()));
       list.push_back(nullptr);

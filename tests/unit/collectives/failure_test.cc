@@ -87,7 +87,7 @@ TEST_P(Failures, KilledRankIsNamedAtOnce) {
 TEST_P(Failures, StoppedRankIsNamedWithinTheTimeout) {
   const Scene& scene = GetParam();
   Processes processes;
-  start_all(processes, 3s);
+  start_all(processes, 2s);
   processes.signal(scene.victim, SIGSTOP);
   for (int r = 0; r < int(scene.nodes.size()); ++r) {
     if (r == scene.victim) continue;

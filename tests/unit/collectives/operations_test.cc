@@ -153,8 +153,10 @@ TEST_P(Operations, SmallOfEveryType) {
 
 TEST_P(Operations, LargeOfEveryType) {
   with_threads(nodes(), [](Communicator& world) {
-    // Crosses the border of a 256 KiB chunk in every type, and is no multiple of anything.
-    for (const DataType type : kTypes) check_all(world, type, 300'007, false, true);
+    // Three chunks of 512 KiB in every type, and no multiple of anything.
+    for (const DataType type : kTypes) {
+      check_all(world, type, 1'100'007 / size_of(type), false, true);
+    }
   });
 }
 

@@ -102,4 +102,4 @@ clean:
 # The flags of every folder together, for clang-tidy.
 .PHONY: print-flags
 print-flags:
-	@mkdir -p $(BUILD); echo '-std=c++20 $(CPPFLAGS) $(COMMON_CPPFLAGS) $(TORCH_CPPFLAGS) $(HDF5_CPPFLAGS) $(MPI_CPPFLAGS) $(CUDA_CPPFLAGS) -DSPDLOG_FMT_EXTERNAL -DSPDLOG_COMPILED_LIB'
+	@: $(info $(subst ',,-std=c++20 $(CPPFLAGS) $(COMMON_CPPFLAGS) $(TORCH_CPPFLAGS) $(HDF5_CPPFLAGS) $(MPI_CPPFLAGS) $(CUDA_CPPFLAGS) -DSPDLOG_FMT_EXTERNAL -DSPDLOG_COMPILED_LIB))

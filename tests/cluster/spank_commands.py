@@ -1,15 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the plugin (test_spank_*.py) share: requests as scontrol shows them, refusals."""
+"""What the tests of the plugin (test_spank_*.py) share: requests, refusals."""
+
 import json
 import re
 import subprocess
 
 # What differs between two submissions of the same request: identity, time, place, priority, and the
 # session id of the shell that submitted.
-VOLATILE = {"JobId", "UserId", "SubmitTime", "EligibleTime", "AccrueTime", "StartTime", "EndTime",
-            "LastSchedEval", "RunTime", "Priority", "NodeList", "BatchHost", "JobState", "Reason",
-            "ExitCode", "StdErr", "StdOut", "StdIn", "Scheduler", "AllocNode:Sid", "NodeCnt",
-            "Command", "WorkDir", "JobName", "TRES", "BatchFlag", "SecsPreSuspend", "Requeue"}
+VOLATILE = {
+    "JobId",
+    "UserId",
+    "SubmitTime",
+    "EligibleTime",
+    "AccrueTime",
+    "StartTime",
+    "EndTime",
+    "LastSchedEval",
+    "RunTime",
+    "Priority",
+    "NodeList",
+    "BatchHost",
+    "JobState",
+    "Reason",
+    "ExitCode",
+    "StdErr",
+    "StdOut",
+    "StdIn",
+    "Scheduler",
+    "AllocNode:Sid",
+    "NodeCnt",
+    "Command",
+    "WorkDir",
+    "JobName",
+    "TRES",
+    "BatchFlag",
+    "SecsPreSuspend",
+    "Requeue",
+}
 
 
 def request_of(cluster, jobid):
@@ -26,9 +53,14 @@ def shape_of(cluster, jobid):
 
 def shape(tasks, *, partition="kept", cpus=8, mem_gb=32, gpus="gpu:1", features="(null)"):
     """What shape_of() gives for `tasks` workers."""
-    return {"Partition": partition, "NumTasks": str(tasks), "CPUs/Task": str(cpus),
-            "MemPerTres": f"gres:gpu:{mem_gb * 1024}", "TresPerTask": f"gres:{gpus}",
-            "Features": features}
+    return {
+        "Partition": partition,
+        "NumTasks": str(tasks),
+        "CPUs/Task": str(cpus),
+        "MemPerTres": f"gres:gpu:{mem_gb * 1024}",
+        "TresPerTask": f"gres:{gpus}",
+        "Features": features,
+    }
 
 
 def hold(cluster, *options, command="sbatch", env=None, script="job.sh", cwd=None):
@@ -58,7 +90,7 @@ for line in json.load(sys.stdin):
 
 
 def run_many(cluster, lines):
-    """Runs the command lines one after the other (entering the sandbox once); finished processes."""
+    """Runs the command lines one after the other (entering the sandbox once)."""
     done = cluster.run("/usr/bin/python3", "-c", _MANY, input=json.dumps(lines), timeout=120)
     results = [json.loads(text) for text in done.stdout.splitlines()]
     return [subprocess.CompletedProcess(line, *result) for line, result in zip(lines, results)]

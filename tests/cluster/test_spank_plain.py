@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain Slurm commands are as they were: stdout, stderr, exit code and `scontrol show job` of the
 same lines with the plugin and without, on a submit host and inside a job."""
+
 import json
 import re
 
@@ -40,7 +41,7 @@ LINES = [
     "salloc --export=ALL --no-such-option true",
 ]
 
-# Runs each line and prints what came of it as JSON. Jobs are held where the line submits one, so that
+# Runs each line and prints what came of it as JSON. Jobs that a line submits are held, so that
 # their fields do not depend on the moment.
 DRIVER = r"""
 import json, os, re, subprocess, sys
@@ -71,8 +72,14 @@ def prepare(cluster):
     cluster.write("lines.json", json.dumps(LINES))
 
 
-OF_THE_MOMENT = ["queued and waiting", "been allocated", "Pending job allocation", "has been revoked",
-                 "step creation temporarily disabled", "Step created for"]
+OF_THE_MOMENT = [
+    "queued and waiting",
+    "been allocated",
+    "Pending job allocation",
+    "has been revoked",
+    "step creation temporarily disabled",
+    "Step created for",
+]
 
 
 def comparable(text):
@@ -87,8 +94,13 @@ def comparable(text):
 
 def fields(show_job):
     words = [w.partition("=") for record in show_job.splitlines() for w in record.split(" ")]
-    return sorted((k, v) for k, eq, v in words if eq and k not in VOLATILE
-                  and k not in ("ArrayJobId", "HetJobId", "HetJobIdSet", "HetJobOffset"))
+    return sorted(
+        (k, v)
+        for k, eq, v in words
+        if eq
+        and k not in VOLATILE
+        and k not in ("ArrayJobId", "HetJobId", "HetJobIdSet", "HetJobOffset")
+    )
 
 
 def assert_equal(with_plugin, without):
@@ -106,6 +118,7 @@ def plain_cluster(request):
     """A cluster without the plugin."""
     from conftest import new_name
     from sandbox import Sandbox
+
     sandbox = Sandbox(new_name(), plugin="none")
     try:
         sandbox.up()
@@ -153,11 +166,18 @@ def test_inside_an_af_job(cluster, plain_cluster):
 
 def test_an_inner_submission_is_plain_and_its_steps_run(cluster):
     """Nothing of the outer job's settings reaches a plain job that is submitted from it."""
-    cluster.write("inner.sh", "#!/bin/bash\nenv | grep -E '^AF_|^SRUN_CPUS|SPANK.*af_' | sort\n"
-                              "srun sh -c 'echo step of $SLURM_NTASKS'\n", 0o755)
+    cluster.write(
+        "inner.sh",
+        "#!/bin/bash\nenv | grep -E '^AF_|^SRUN_CPUS|SPANK.*af_' | sort\n"
+        "srun sh -c 'echo step of $SLURM_NTASKS'\n",
+        0o755,
+    )
     cluster.write("outer.sh", "#!/bin/bash\nsbatch --parsable -o inner.out inner.sh\n", 0o755)
-    jobid = int(cluster.run("sbatch", "--parsable", "-o", "outer.out", "--af-n-workers=2",
-                            "outer.sh").stdout)
+    jobid = int(
+        cluster.run(
+            "sbatch", "--parsable", "-o", "outer.out", "--af-n-workers=2", "outer.sh"
+        ).stdout
+    )
     cluster.wait_state(jobid, "COMPLETED")
     cluster.wait_state(int(cluster.read("outer.out").splitlines()[0]), "ENDED")
     assert cluster.read("inner.out") == "step of 1\n"
@@ -165,15 +185,25 @@ def test_an_inner_submission_is_plain_and_its_steps_run(cluster):
 
 def test_options_typed_inside_a_job_count_and_variables_do_not(cluster):
     cluster.write("inner.sh", "#!/bin/bash\n", 0o755)
-    cluster.write("outer.sh", """#!/bin/bash
+    cluster.write(
+        "outer.sh",
+        """#!/bin/bash
 export AF_N_WORKERS=3
 plain=$(sbatch --hold --parsable inner.sh)
 typed=$(sbatch --hold --parsable --af-n-workers=4 inner.sh)
 for id in $plain $typed; do scontrol show job -o $id | grep -o 'NumTasks=[0-9]*'; done
 srun --af-n-workers=2 sh -c 'echo tasks $SLURM_NTASKS'
-""", 0o755)
+""",
+        0o755,
+    )
     for options in (["--af-n-workers=2"], ["-n2", "-c8", "--gpus-per-task=1"]):
-        jobid = int(cluster.run("sbatch", "--parsable", "-o", "outer.out", *options, "outer.sh").stdout)
+        jobid = int(
+            cluster.run("sbatch", "--parsable", "-o", "outer.out", *options, "outer.sh").stdout
+        )
         cluster.wait_state(jobid, "ENDED")
-        assert cluster.read("outer.out").splitlines() == \
-            ["NumTasks=1", "NumTasks=4", "tasks 2", "tasks 2"], options
+        assert cluster.read("outer.out").splitlines() == [
+            "NumTasks=1",
+            "NumTasks=4",
+            "tasks 2",
+            "tasks 2",
+        ], options

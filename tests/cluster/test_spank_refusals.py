@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every bad input gets one clear line on stderr and a non-zero exit, and submits nothing."""
+
 import pytest
 
 from spank_commands import hold, refused, run_many, shape, shape_of
@@ -29,12 +30,19 @@ BAD_OPTIONS = [
 
 # Native options that ask for what af asks for, and the setting that the line must name.
 CONTRADICTIONS = [
-    ("--gres=gpu:1", "--af-max-workers"), ("--gpus=2", "--af-max-workers"), ("-G2", "--af-max-workers"),
-    ("--gpus-per-node=1", "--af-max-workers"), ("--gpus-per-task=1", "--af-max-workers"),
-    ("--ntasks=3", "--af-n-workers"), ("-n3", "--af-n-workers"),
-    ("--ntasks-per-node=1", "--af-n-workers"), ("--cpus-per-task=2", "--af-cpus-per-worker"),
-    ("-c2", "--af-cpus-per-worker"), ("--cpus-per-gpu=2", "--af-cpus-per-worker"),
-    ("--mem=4G", "--af-ram-per-worker-gb"), ("--mem-per-cpu=1G", "--af-ram-per-worker-gb"),
+    ("--gres=gpu:1", "--af-max-workers"),
+    ("--gpus=2", "--af-max-workers"),
+    ("-G2", "--af-max-workers"),
+    ("--gpus-per-node=1", "--af-max-workers"),
+    ("--gpus-per-task=1", "--af-max-workers"),
+    ("--ntasks=3", "--af-n-workers"),
+    ("-n3", "--af-n-workers"),
+    ("--ntasks-per-node=1", "--af-n-workers"),
+    ("--cpus-per-task=2", "--af-cpus-per-worker"),
+    ("-c2", "--af-cpus-per-worker"),
+    ("--cpus-per-gpu=2", "--af-cpus-per-worker"),
+    ("--mem=4G", "--af-ram-per-worker-gb"),
+    ("--mem-per-cpu=1G", "--af-ram-per-worker-gb"),
     ("--mem-per-gpu=1G", "--af-ram-per-worker-gb"),
 ]
 
@@ -71,8 +79,10 @@ def test_bad_values(cluster, command):
 @pytest.mark.parametrize("native_first", [True, False])
 def test_contradictions_in_any_order(cluster, command, native_first):
     ours = "--af-n-workers=2"
-    lines = [command_line(cluster, command, [native, ours] if native_first else [ours, native])
-             for native, _ in CONTRADICTIONS]
+    lines = [
+        command_line(cluster, command, [native, ours] if native_first else [ours, native])
+        for native, _ in CONTRADICTIONS
+    ]
     for done, (native, setting) in zip(run_many(cluster, lines), CONTRADICTIONS, strict=True):
         name = native.split("=")[0] if native.startswith("--") else "--"
         check_refusal(done, command, name, setting, "contradicts")
@@ -81,7 +91,9 @@ def test_contradictions_in_any_order(cluster, command, native_first):
 
 def test_contradictions_from_variables_and_script(cluster):
     refuse(cluster, "sbatch", ["--af-n-workers=2"], "--mem", env={"SBATCH_MEM_PER_NODE": "4G"})
-    cluster.write("script.sh", "#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --af-n-workers=2\n", 0o755)
+    cluster.write(
+        "script.sh", "#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --af-n-workers=2\n", 0o755
+    )
     refused(cluster.run("sbatch", "script.sh", check=False), "--gres")
 
 
@@ -92,13 +104,19 @@ def test_a_class_that_the_nodes_or_the_partition_do_not_have(cluster):
 
 def test_case_b09_a_model_on_two_gpus_never_on_mig_instances(cluster, make_cluster):
     mig_only = make_cluster(shape="n1:1g.5gb*4")
-    mig_only.write("/work/site.yaml", """
+    mig_only.write(
+        "/work/site.yaml",
+        """
 gpus:
-  - {name: 1g.5gb, gres_type: 1g.5gb, memory_gb: 5, mig: yes, instances_per_card: 2, max_per_node: 4, total: 4}
-""")
+  - {name: 1g.5gb, gres_type: 1g.5gb, memory_gb: 5, mig: yes, instances_per_card: 2,
+     max_per_node: 4, total: 4}
+""",
+    )
     mig_only.write("job.sh", "#!/bin/bash\nhostname\n", 0o755)
     # The site of the sandbox has T4s: chosen.
-    done = cluster.run(*command_line(cluster, "sbatch", ["--parsable", "--hold", "--af-gpus-per-worker=2"]))
+    done = cluster.run(
+        *command_line(cluster, "sbatch", ["--parsable", "--hold", "--af-gpus-per-worker=2"])
+    )
     assert shape_of(cluster, int(done.stdout))["TresPerTask"] == "gres:gpu:t4:2"
     # Only slices: refused in words.
     mig_only.down()
@@ -110,14 +128,23 @@ gpus:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_bad_variables_are_named(cluster, command):
     refuse(cluster, command, [], "AF_N_WORKERS=lots", env={"AF_N_WORKERS": "lots"})
-    refuse(cluster, command, [], "AF_N_WORKERS", "AF_MAX_WORKERS",
-           env={"AF_N_WORKERS": 2, "AF_MAX_WORKERS": 2})
+    refuse(
+        cluster,
+        command,
+        [],
+        "AF_N_WORKERS",
+        "AF_MAX_WORKERS",
+        env={"AF_N_WORKERS": 2, "AF_MAX_WORKERS": 2},
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_misspelled_option_gets_the_nearest_name(cluster, command):
-    right = {"--af-n-wokers=2": "--af-n-workers", "--af-maxworkers=2": "--af-max-workers",
-             "--af-explian": "--af-explain"}
+    right = {
+        "--af-n-wokers=2": "--af-n-workers",
+        "--af-maxworkers=2": "--af-max-workers",
+        "--af-explian": "--af-explain",
+    }
     lines = [command_line(cluster, command, [wrong]) for wrong in right]
     for done, (wrong, name) in zip(run_many(cluster, lines), right.items(), strict=True):
         refused(done, wrong.split("=")[0], f"did you mean {name}")
@@ -126,7 +153,9 @@ def test_a_misspelled_option_gets_the_nearest_name(cluster, command):
 
 def test_a_misspelled_option_in_the_script(cluster):
     cluster.write("job.sh", "#!/bin/bash\n#SBATCH --af-n-wokers=2\nhostname\n", 0o755)
-    refused(cluster.run("sbatch", "job.sh", check=False), "--af-n-wokers", "did you mean --af-n-workers")
+    refused(
+        cluster.run("sbatch", "job.sh", check=False), "--af-n-wokers", "did you mean --af-n-workers"
+    )
 
 
 def test_other_failures_are_not_called_misspellings(cluster):
@@ -138,7 +167,9 @@ def test_other_failures_are_not_called_misspellings(cluster):
 
 
 @pytest.mark.parametrize("command", ["sbatch", "salloc"])
-@pytest.mark.parametrize("components", [["--af-n-workers=2", ":", "-n1"], ["-n1", ":", "--af-n-workers=2"]])
+@pytest.mark.parametrize(
+    "components", [["--af-n-workers=2", ":", "-n1"], ["-n1", ":", "--af-n-workers=2"]]
+)
 def test_heterogeneous_jobs(cluster, command, components):
     refuse(cluster, command, components, "heterogeneous")
 
@@ -146,37 +177,63 @@ def test_heterogeneous_jobs(cluster, command, components):
 def test_heterogeneous_srun_and_script(cluster):
     done = cluster.run("srun", "--af-n-workers=1", "true", ":", "-n1", "true", check=False)
     refused(done, "heterogeneous")
-    cluster.write("het.sh", "#!/bin/bash\n#SBATCH --af-n-workers=1\n#SBATCH hetjob\n#SBATCH -n1\ntrue\n",
-                  0o755)
+    cluster.write(
+        "het.sh",
+        "#!/bin/bash\n#SBATCH --af-n-workers=1\n#SBATCH hetjob\n#SBATCH -n1\ntrue\n",
+        0o755,
+    )
     refused(cluster.run("sbatch", "het.sh", check=False), "heterogeneous")
 
 
 def test_case_b43_a_missing_environment(cluster):
     for command in COMMANDS:
-        refuse(cluster, command, ["--af-n-workers=1", f"--af-env={cluster.cwd}/nothing"], "--af-env",
-               f"{cluster.cwd}/nothing")
+        refuse(
+            cluster,
+            command,
+            ["--af-n-workers=1", f"--af-env={cluster.cwd}/nothing"],
+            "--af-env",
+            f"{cluster.cwd}/nothing",
+        )
     cluster.run("mkdir", "-p", "/work/users/ada/notenv")
     refuse(cluster, "sbatch", ["--af-n-workers=1", "--af-env=/work/users/ada/notenv"], "bin")
     cluster.run("mkdir", "-p", "/home/ada/env/bin")
-    refuse(cluster, "sbatch", ["--af-n-workers=1", "--af-env=/home/ada/env"], "/home/ada/env", "/work")
+    refuse(
+        cluster, "sbatch", ["--af-n-workers=1", "--af-env=/home/ada/env"], "/home/ada/env", "/work"
+    )
 
 
 def test_case_b31_output_that_the_job_cannot_write(cluster):
     # Not on the nodes: the line names path and storage.
     cluster.run("mkdir", "-p", "/home/ada/results")
-    refuse(cluster, "sbatch", ["--af-n-workers=1", "--output=/home/ada/results/%j.out"],
-           "/home/ada/results", "/work")
+    refuse(
+        cluster,
+        "sbatch",
+        ["--af-n-workers=1", "--output=/home/ada/results/%j.out"],
+        "/home/ada/results",
+        "/work",
+    )
     refuse(cluster, "sbatch", ["--af-n-workers=1", "--error=/home/ada/results/%j.out"], "--error")
-    refuse(cluster, "sbatch", ["--af-n-workers=1", "--chdir=/home/ada/results"], "/home/ada/results")
+    refuse(
+        cluster, "sbatch", ["--af-n-workers=1", "--chdir=/home/ada/results"], "/home/ada/results"
+    )
     # Not there at all, and not the person's to write.
-    refuse(cluster, "sbatch", ["--af-n-workers=1", f"--output={cluster.cwd}/no/out"], f"{cluster.cwd}/no")
+    refuse(
+        cluster,
+        "sbatch",
+        ["--af-n-workers=1", f"--output={cluster.cwd}/no/out"],
+        f"{cluster.cwd}/no",
+    )
     cluster.run("mkdir", "-p", "/work/closed", root=True)
     cluster.run("chmod", "0555", "/work/closed", root=True)
     refuse(cluster, "sbatch", ["--af-n-workers=1", "--output=/work/closed/out"], "/work/closed")
     # From a directory that jobs do not see, with nothing said: output would go there.
     cluster.write("job.sh", "#!/bin/bash\nhostname\n", mode=0o755)
-    refused(cluster.run("sbatch", "--af-n-workers=1", f"{cluster.cwd}/job.sh", cwd="/home/ada",
-                        check=False), "/home/ada")
+    refused(
+        cluster.run(
+            "sbatch", "--af-n-workers=1", f"{cluster.cwd}/job.sh", cwd="/home/ada", check=False
+        ),
+        "/home/ada",
+    )
     # And plain jobs are Slurm's affair.
     assert hold(cluster, "--output=/home/ada/results/out")
 
@@ -192,19 +249,28 @@ def test_case_b38_ignored_lines_are_pointed_out(cluster):
     # Found as sbatch finds it, with options around it, and with --quiet too.
     cluster.run("mkdir", "sub")
     cluster.write("sub/job.sh", "#!/bin/bash\ntrue\n#SBATCH --af-max-workers=4\n", 0o755)
-    done = cluster.run("sbatch", "-Q", "--hold", "-n", "1", "-D", f"{cluster.cwd}/sub", "job.sh", "arg")
+    done = cluster.run(
+        "sbatch", "-Q", "--hold", "-n", "1", "-D", f"{cluster.cwd}/sub", "job.sh", "arg"
+    )
     assert "line 3" in done.stderr and "--af-max-workers=4" in done.stderr
     # Nothing to say of a script that is right, or whose here-document is another script.
-    cluster.write("job.sh", "#!/bin/bash\n#SBATCH --af-n-workers=2\ncat <<X\n#SBATCH --af-n-workers=4\nX\n",
-                  0o755)
+    cluster.write(
+        "job.sh",
+        "#!/bin/bash\n#SBATCH --af-n-workers=2\ncat <<X\n#SBATCH --af-n-workers=4\nX\n",
+        0o755,
+    )
     assert cluster.run("sbatch", "--hold", "job.sh").stderr == ""
 
 
 def test_site_conflicts_are_refused(cluster, make_cluster):
     site = make_cluster(site="/work/site.yaml")
-    site.write("/work/site.yaml", (site.repo / "etc/af.yaml").read_text().replace(
-        "refuse: []", "refuse: [exclusive]"))
+    site.write(
+        "/work/site.yaml",
+        (site.repo / "etc/af.yaml").read_text().replace("refuse: []", "refuse: [exclusive]"),
+    )
     site.write("job.sh", "#!/bin/bash\nhostname\n", 0o755)
-    refused(site.run("sbatch", "--af-n-workers=1", "--exclusive", "job.sh", check=False), "--exclusive")
+    refused(
+        site.run("sbatch", "--af-n-workers=1", "--exclusive", "job.sh", check=False), "--exclusive"
+    )
     assert site.run("sbatch", "--hold", "--exclusive", "job.sh").returncode == 0
     assert shape_of(site, hold(site, "--af-n-workers=1")) == shape(1)

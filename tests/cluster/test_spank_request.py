@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """--af-* options become the same Slurm request through every command and every source."""
+
 import re
 
 import pytest
@@ -12,15 +13,23 @@ SHAPE = shape(3, cpus=4, mem_gb=16)
 
 
 def job_script(cluster, *directives):
-    cluster.write("job.sh", "#!/bin/bash\n" + "".join(f"#SBATCH {d}\n" for d in directives) +
-                  "hostname\n", mode=0o755)
+    cluster.write(
+        "job.sh",
+        "#!/bin/bash\n" + "".join(f"#SBATCH {d}\n" for d in directives) + "hostname\n",
+        mode=0o755,
+    )
 
 
 def allocate(cluster, command, *options, env=None):
     """Runs srun or salloc with a program that shows its own job, and returns that job's shape."""
-    done = cluster.run(command, *options, "sh", "-c",
-                       '[ "${SLURM_PROCID:-0}" = 0 ] && scontrol show job -o $SLURM_JOB_ID || :',
-                       env=env)
+    done = cluster.run(
+        command,
+        *options,
+        "sh",
+        "-c",
+        '[ "${SLURM_PROCID:-0}" = 0 ] && scontrol show job -o $SLURM_JOB_ID || :',
+        env=env,
+    )
     fields = dict(word.partition("=")[::2] for word in done.stdout.split(" "))
     return {name: fields.get(name, "") for name in SHAPE}
 
@@ -51,13 +60,29 @@ def test_srun_and_salloc(cluster, command):
 def test_the_sources_give_equal_jobs_in_every_field(cluster):
     job_script(cluster)
     by_line = request_of(cluster, hold(cluster, *OPTIONS))
-    by_variables = request_of(cluster, hold(cluster, env={
-        "AF_N_WORKERS": 3, "AF_CPUS_PER_WORKER": 4, "AF_RAM_PER_WORKER_GB": 16}))
+    by_variables = request_of(
+        cluster,
+        hold(cluster, env={"AF_N_WORKERS": 3, "AF_CPUS_PER_WORKER": 4, "AF_RAM_PER_WORKER_GB": 16}),
+    )
     job_script(cluster, *OPTIONS)
     by_script = request_of(cluster, hold(cluster))
-    native = request_of(cluster, hold(cluster, "--ntasks=3", "--gpus-per-task=1", "-c4",
-                                      "--mem-per-gpu=16G", "-p", "kept", script="native.sh")
-                        if cluster.write("native.sh", "#!/bin/bash\nhostname\n", 0o755) else 0)
+    native = request_of(
+        cluster,
+        (
+            hold(
+                cluster,
+                "--ntasks=3",
+                "--gpus-per-task=1",
+                "-c4",
+                "--mem-per-gpu=16G",
+                "-p",
+                "kept",
+                script="native.sh",
+            )
+            if cluster.write("native.sh", "#!/bin/bash\nhostname\n", 0o755)
+            else 0
+        ),
+    )
     assert by_line == by_variables == by_script == native
 
 
@@ -89,12 +114,13 @@ def test_abbreviations(cluster):
 
 
 def test_variables_other_than_workers_make_no_af_job(cluster):
-    """An AF_ENV or AF_CPUS_PER_WORKER in somebody's .bashrc is a default, not a request for a GPU."""
+    """An AF_ENV or AF_CPUS_PER_WORKER in somebody's .bashrc is a default, not a request."""
     job_script(cluster)
     plain = request_of(cluster, hold(cluster))
     assert request_of(cluster, hold(cluster, env={"AF_CPUS_PER_WORKER": 4})) == plain
-    assert shape_of(cluster, hold(cluster, "--af-n-workers=2", env={"AF_CPUS_PER_WORKER": 4})) == \
-        shape(2, cpus=4)
+    assert shape_of(
+        cluster, hold(cluster, "--af-n-workers=2", env={"AF_CPUS_PER_WORKER": 4})
+    ) == shape(2, cpus=4)
 
 
 def test_gpu_memory_chooses_the_class(cluster):
@@ -106,9 +132,14 @@ def test_gpu_memory_chooses_the_class(cluster):
     assert pair == shape(1, gpus="gpu:t4:2", mem_gb=16)
 
 
-@pytest.mark.parametrize("options", [
-    ["-p", "urgent", "--af-n-workers=2"], ["--af-n-workers=2", "-p", "urgent"],
-    ["--af-n-workers=2", "--partition=urgent", "--af-cpus-per-worker=8"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-p", "urgent", "--af-n-workers=2"],
+        ["--af-n-workers=2", "-p", "urgent"],
+        ["--af-n-workers=2", "--partition=urgent", "--af-cpus-per-worker=8"],
+    ],
+)
 def test_the_persons_partition_is_kept_in_any_order(cluster, options):
     job_script(cluster)
     assert shape_of(cluster, hold(cluster, *options)) == shape(2, partition="urgent")
@@ -116,8 +147,9 @@ def test_the_persons_partition_is_kept_in_any_order(cluster, options):
 
 def test_the_persons_partition_is_kept_from_any_source(cluster):
     job_script(cluster)
-    assert shape_of(cluster, hold(cluster, "--af-n-workers=2", env={"SBATCH_PARTITION": "urgent"})) \
-        == shape(2, partition="urgent")
+    assert shape_of(
+        cluster, hold(cluster, "--af-n-workers=2", env={"SBATCH_PARTITION": "urgent"})
+    ) == shape(2, partition="urgent")
     job_script(cluster, "--af-n-workers=2", "-p urgent")
     assert shape_of(cluster, hold(cluster)) == shape(2, partition="urgent")
     job_script(cluster, "-p urgent", "--af-n-workers=2")
@@ -126,8 +158,23 @@ def test_the_persons_partition_is_kept_from_any_source(cluster):
 
 def test_other_options_of_the_person_are_kept(cluster):
     job_script(cluster)
-    job = cluster.job(hold(cluster, "--af-n-workers=2", "-t", "17", "-J", "mine", "-N2", "-A", "phys",
-                           "--exclude=n3", "--comment=hello", "-o", "out-%j.txt"))
+    job = cluster.job(
+        hold(
+            cluster,
+            "--af-n-workers=2",
+            "-t",
+            "17",
+            "-J",
+            "mine",
+            "-N2",
+            "-A",
+            "phys",
+            "--exclude=n3",
+            "--comment=hello",
+            "-o",
+            "out-%j.txt",
+        )
+    )
     assert job["TimeLimit"] == "00:17:00"
     assert job["JobName"] == "mine"
     assert job["NumNodes"].startswith("2")  # "2-2" while it is pending
@@ -143,15 +190,19 @@ def test_other_options_of_the_person_are_kept(cluster):
 def test_workers_land_where_the_gpus_are(cluster):
     """Two nodes with two T4s each: four workers on two nodes, without -N."""
     job_script(cluster)
-    jobid = int(cluster.run("sbatch", "--parsable", "--af-n-workers=4", "--af-min-gpu-memory-gb=16",
-                            "job.sh").stdout)
+    jobid = int(
+        cluster.run(
+            "sbatch", "--parsable", "--af-n-workers=4", "--af-min-gpu-memory-gb=16", "job.sh"
+        ).stdout
+    )
     assert cluster.wait_state(jobid, "COMPLETED")["NodeList"] == "n[1-2]"
 
 
 def test_explain_shows_the_request_that_is_made(cluster):
     job_script(cluster)
-    done = cluster.run("sbatch", "--parsable", "--hold", "--af-n-workers=2", "--af-expl", "-p", "urgent",
-                       "job.sh")
+    done = cluster.run(
+        "sbatch", "--parsable", "--hold", "--af-n-workers=2", "--af-expl", "-p", "urgent", "job.sh"
+    )
     jobid = int(done.stdout)
     line = next(l for l in done.stderr.splitlines() if l.strip().startswith("sbatch "))
     assert "--ntasks=2" in line and "--partition=urgent" in line and line.endswith("job.sh")
@@ -162,8 +213,14 @@ def test_explain_shows_the_request_that_is_made(cluster):
 
 @pytest.mark.parametrize("command", ["srun", "salloc"])
 def test_explain_in_srun_and_salloc_is_on_stderr(cluster, command):
-    done = cluster.run(command, "--af-n-workers=2", "--af-explain", "sh", "-c",
-                       '[ "${SLURM_PROCID:-0}" = 0 ] && echo out || :')
+    done = cluster.run(
+        command,
+        "--af-n-workers=2",
+        "--af-explain",
+        "sh",
+        "-c",
+        '[ "${SLURM_PROCID:-0}" = 0 ] && echo out || :',
+    )
     assert done.stdout == "out\n"
     line = next(l for l in done.stderr.splitlines() if l.strip().startswith(command + " "))
     assert f"{command} --ntasks=2" in line
@@ -174,9 +231,16 @@ def test_case_b51_the_job_id_alone_is_on_stdout(cluster):
     """With every option of the table, in every way to print it."""
     cluster.run("mkdir", "-p", "env/bin")
     job_script(cluster)
-    for option in ("--af-max-workers=2", "--af-n-workers=2", "--af-min-gpu-memory-gb=8",
-                   "--af-gpus-per-worker=2", "--af-cpus-per-worker=2", "--af-ram-per-worker-gb=8",
-                   f"--af-env={cluster.cwd}/env", "--af-explain"):
+    for option in (
+        "--af-max-workers=2",
+        "--af-n-workers=2",
+        "--af-min-gpu-memory-gb=8",
+        "--af-gpus-per-worker=2",
+        "--af-cpus-per-worker=2",
+        "--af-ram-per-worker-gb=8",
+        f"--af-env={cluster.cwd}/env",
+        "--af-explain",
+    ):
         assert hold(cluster, option)
     done = cluster.run("sbatch", "--hold", "--af-n-workers=2", "--af-explain", "job.sh")
     assert re.fullmatch(r"Submitted batch job \d+\n", done.stdout)
@@ -198,7 +262,14 @@ def test_arrays_have_the_shape_in_each_task(cluster):
 
 
 def test_the_request_of_srun_reaches_its_tasks(cluster):
-    done = cluster.run("srun", "-l", "--af-n-workers=2", "--af-min-gpu-memory-gb=16", "sh", "-c",
-                       "echo $SLURM_PROCID $SLURM_NTASKS $SLURM_CPUS_PER_TASK $CUDA_VISIBLE_DEVICES")
+    done = cluster.run(
+        "srun",
+        "-l",
+        "--af-n-workers=2",
+        "--af-min-gpu-memory-gb=16",
+        "sh",
+        "-c",
+        "echo $SLURM_PROCID $SLURM_NTASKS $SLURM_CPUS_PER_TASK $CUDA_VISIBLE_DEVICES",
+    )
     assert sorted(done.stdout.splitlines()) == ["0: 0 2 8 0,1", "1: 1 2 8 0,1"]
     wait_for(lambda: cluster.run("squeue", "-h").stdout == "", what="an empty queue")

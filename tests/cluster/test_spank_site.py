@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin and the site: a broken or absent af.yaml, the switch, and a plugin that does not fit
 this Slurm (case B52). Plain jobs never notice."""
+
 import re
 
 import pytest
@@ -15,6 +16,7 @@ def site_cluster(request):
     """A cluster whose site file the tests change, with the plugin as `optional`."""
     from conftest import new_name
     from sandbox import Sandbox
+
     sandbox = Sandbox(new_name(), site="/work/site.yaml", plugstack="optional")
     try:
         sandbox.up()
@@ -35,9 +37,13 @@ def shipped(cluster):
 
 def plain_jobs_work(cluster, slurm_complains_of=None):
     """`slurm_complains_of`: a plugin that Slurm itself cannot load, and says so on stderr."""
+
     def silent(done):
-        lines = [l for l in done.stderr.splitlines() if not slurm_complains_of
-                 or slurm_complains_of not in l]
+        lines = [
+            l
+            for l in done.stderr.splitlines()
+            if not slurm_complains_of or slurm_complains_of not in l
+        ]
         assert lines == []
 
     done = cluster.run("sbatch", "--hold", "--parsable", "-n2", "job.sh")
@@ -51,16 +57,23 @@ def plain_jobs_work(cluster, slurm_complains_of=None):
     cluster.wait_state(jobid, "COMPLETED")
 
 
-@pytest.mark.parametrize("text,words", [
-    ("gpus:\n  - name: t4\n    memory_gb: lots\n", ["/work/site.yaml:3", "memory_gb"]),
-    ("enabled: yes\ngpus: [\n", ["/work/site.yaml:"]),
-    ("gpus: [{name: t4, memory_gb: 16, max_per_node: 2, total: 4}]\nnonsense: 1\n", ["/work/site.yaml:2", "nonsense"]),
-])
+@pytest.mark.parametrize(
+    "text,words",
+    [
+        ("gpus:\n  - name: t4\n    memory_gb: lots\n", ["/work/site.yaml:3", "memory_gb"]),
+        ("enabled: yes\ngpus: [\n", ["/work/site.yaml:"]),
+        (
+            "gpus: [{name: t4, memory_gb: 16, max_per_node: 2, total: 4}]\nnonsense: 1\n",
+            ["/work/site.yaml:2", "nonsense"],
+        ),
+    ],
+)
 def test_a_broken_site_file_stops_af_options_only(site_cluster, text, words):
     site_file(site_cluster, text)
     for command in (["sbatch"], ["srun"], ["salloc"]):
-        done = site_cluster.run(*command, "--af-n-workers=1",
-                                "job.sh" if command == ["sbatch"] else "true", check=False)
+        done = site_cluster.run(
+            *command, "--af-n-workers=1", "job.sh" if command == ["sbatch"] else "true", check=False
+        )
         line = refused(done, *words)
         assert done.stderr.strip() == line.strip()
     refused(site_cluster.run("sbatch", "job.sh", env={"AF_N_WORKERS": 1}, check=False), *words)
@@ -70,23 +83,33 @@ def test_a_broken_site_file_stops_af_options_only(site_cluster, text, words):
 def test_an_absent_site_file(site_cluster):
     site_file(site_cluster, "")
     site_cluster.run("rm", "/work/site.yaml", root=True)
-    refused(site_cluster.run("sbatch", "--af-n-workers=1", "job.sh", check=False), "/work/site.yaml")
+    refused(
+        site_cluster.run("sbatch", "--af-n-workers=1", "job.sh", check=False), "/work/site.yaml"
+    )
     plain_jobs_work(site_cluster)
 
 
 def test_the_switch_at_submit(site_cluster):
-    site_file(site_cluster, shipped(site_cluster).replace("enabled: yes", "enabled: no").replace(
-        'disabled_reason: ""', 'disabled_reason: "maintenance of the GPUs"'))
-    refused(site_cluster.run("sbatch", "--af-n-workers=1", "job.sh", check=False),
-            "switched off", "maintenance of the GPUs")
+    site_file(
+        site_cluster,
+        shipped(site_cluster)
+        .replace("enabled: yes", "enabled: no")
+        .replace('disabled_reason: ""', 'disabled_reason: "maintenance of the GPUs"'),
+    )
+    refused(
+        site_cluster.run("sbatch", "--af-n-workers=1", "job.sh", check=False),
+        "switched off",
+        "maintenance of the GPUs",
+    )
     plain_jobs_work(site_cluster)
 
 
 def test_the_switch_at_start(site_cluster):
     """Nothing of ours happens on the node for a job that was submitted before."""
     site_file(site_cluster, shipped(site_cluster))
-    site_cluster.write("job2.sh", "#!/bin/bash\nenv | grep -E '^AF_(RUN_ID|SUPERVISED)' || echo off\n",
-                       0o755)
+    site_cluster.write(
+        "job2.sh", "#!/bin/bash\nenv | grep -E '^AF_(RUN_ID|SUPERVISED)' || echo off\n", 0o755
+    )
     jobid = hold(site_cluster, "--af-n-workers=1", "-o", "switch.out", script="job2.sh")
     site_file(site_cluster, shipped(site_cluster).replace("enabled: yes", "enabled: no"))
     site_cluster.run("scontrol", "release", str(jobid))
@@ -97,28 +120,39 @@ def test_the_switch_at_start(site_cluster):
 def test_refusals_hold_with_an_optional_plugin(site_cluster):
     """Slurm ignores what an optional plugin's init_post_opt returns; we do not leave it at that."""
     site_file(site_cluster, shipped(site_cluster))
-    refused(site_cluster.run("sbatch", "--af-n-workers=1", "--mem=1G", "job.sh", check=False), "--mem")
+    refused(
+        site_cluster.run("sbatch", "--af-n-workers=1", "--mem=1G", "job.sh", check=False), "--mem"
+    )
     refused(site_cluster.run("sbatch", "--af-n-workers=99", "job.sh", check=False), "99")
     assert shape_of(site_cluster, hold(site_cluster, "--af-n-workers=2")) == shape(2)
 
 
 def test_untyped_gres_with_a_feature(make_cluster):
-    """As common as typed GRES: the class is chosen by a node feature, combined with the person's."""
-    cluster = make_cluster(shape="n1:gpu*2@t4,n2:gpu*2@t4+fast,n3:gpu*4@a100", site="/work/site.yaml")
-    cluster.write("/work/site.yaml", """
+    """As common as typed GRES: the class is chosen by a feature, combined with the person's."""
+    cluster = make_cluster(
+        shape="n1:gpu*2@t4,n2:gpu*2@t4+fast,n3:gpu*4@a100", site="/work/site.yaml"
+    )
+    cluster.write(
+        "/work/site.yaml",
+        """
 gpus:
   - {name: t4, feature: t4, memory_gb: 16, max_per_node: 2, total: 4}
   - {name: a100, feature: a100, memory_gb: 40, max_per_node: 4, total: 4}
 submit: {kept: {partition: kept}}
-""")
+""",
+    )
     cluster.write("job.sh", "#!/bin/bash\nhostname\n", 0o755)
-    assert shape_of(cluster, hold(cluster, "--af-n-workers=2", "--af-min-gpu-memory-gb=20")) == \
-        shape(2, features="a100")
-    for options in (["-C", "fast", "--af-n-workers=1", "--af-min-gpu-memory-gb=20"],
-                    ["--af-min-gpu-memory-gb=20", "--af-n-workers=1", "-C", "fast"]):
+    assert shape_of(
+        cluster, hold(cluster, "--af-n-workers=2", "--af-min-gpu-memory-gb=20")
+    ) == shape(2, features="a100")
+    for options in (
+        ["-C", "fast", "--af-n-workers=1", "--af-min-gpu-memory-gb=20"],
+        ["--af-min-gpu-memory-gb=20", "--af-n-workers=1", "-C", "fast"],
+    ):
         assert shape_of(cluster, hold(cluster, *options)) == shape(1, features="fast&a100")
-    assert shape_of(cluster, hold(cluster, "-C", "fast", "--af-n-workers=1")) == \
-        shape(1, features="fast")
+    assert shape_of(cluster, hold(cluster, "-C", "fast", "--af-n-workers=1")) == shape(
+        1, features="fast"
+    )
     refused(cluster.run("sbatch", "--af-min-gpu-memory-gb=41", "job.sh", check=False), "40 GB")
 
 
@@ -145,13 +179,17 @@ def test_a_wrong_word_in_plugstack_conf(make_cluster):
     cluster = make_cluster(site="/opt/af/etc/af.yaml confg=/etc/other.yaml")
     cluster.write("job.sh", "#!/bin/bash\nhostname\n", 0o755)
     plain_jobs_work(cluster)
-    refused(cluster.run("sbatch", "--af-n-workers=1", "job.sh", check=False), "confg=/etc/other.yaml")
+    refused(
+        cluster.run("sbatch", "--af-n-workers=1", "job.sh", check=False), "confg=/etc/other.yaml"
+    )
 
 
 @pytest.mark.parametrize("proctrack", ["linuxproc", "cgroup"])
 def test_jobs_run_under_both_ways_to_track_processes(make_cluster, proctrack):
     cluster = make_cluster(proctrack=proctrack)
-    jobid = cluster.sbatch("echo $AF_RUN_ID $AF_SUPERVISED; srun -n1 echo step; exit 7", "--af-n-workers=1")
+    jobid = cluster.sbatch(
+        "echo $AF_RUN_ID $AF_SUPERVISED; srun -n1 echo step; exit 7", "--af-n-workers=1"
+    )
     job = cluster.wait_state(jobid, "ENDED")
     assert cluster.read(f"slurm-{jobid}.out") == f"{jobid} 1\nstep\n"
     assert job["ExitCode"] == "7:0" and job["JobState"] == "FAILED"

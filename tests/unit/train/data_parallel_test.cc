@@ -30,6 +30,7 @@ std::vector<std::string> run_world(int world, const std::function<void(int, Comm
   const auto store = make_in_process_store();
   std::vector<std::string> errors(static_cast<size_t>(world));
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(world));
   for (int rank = 0; rank < world; ++rank)
     threads.emplace_back([&, rank] {
       try {

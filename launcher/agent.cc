@@ -83,7 +83,7 @@ void Agent::start_one(size_t index) {
   const std::string socket = fmt::format("{}-{}", setup_.socket_prefix, plan.rank);
   rank->session = std::make_unique<SessionServer>(
       io_, socket, [this, number = plan.rank](const json& request, SessionServer::Reply reply) {
-        on_request(number, request, std::move(reply));
+        on_request(number, request, reply);
       });
   RankCommand command = {
       .path = setup_.program,
@@ -223,7 +223,7 @@ void Agent::send(const json& message) {
     unsent_.push_back(message);
 }
 
-void Agent::on_request(int rank, const json& request, SessionServer::Reply reply) {
+void Agent::on_request(int rank, const json& request, const SessionServer::Reply& reply) {
   json message = request;
   message["rank"] = rank;
   const std::string op = request["op"].is_string() ? request["op"].get<std::string>() : "";

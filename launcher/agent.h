@@ -71,7 +71,7 @@ class Agent {
   void relay_stdin(Rank& rank);
   void rank_ended(Rank& rank, int status);
   void send(const nlohmann::json& message);
-  void on_request(int rank, const nlohmann::json& request, SessionServer::Reply reply);
+  void on_request(int rank, const nlohmann::json& request, const SessionServer::Reply& reply);
   void deliver(int signal);
   void end_ranks(double grace);
   bool any_running() const;

@@ -41,6 +41,7 @@ std::vector<std::vector<int>> own_cpus(const Plan& plan, const std::vector<int>&
   }
   const auto split = split_cpus(node, cpus_per_rank, cpu_cores());
   std::vector<std::vector<int>> own;
+  own.reserve(own_ranks.size());
   for (const int rank : own_ranks)
     own.push_back(split.at(static_cast<size_t>(
         std::find(node_ranks.begin(), node_ranks.end(), rank) - node_ranks.begin())));
@@ -60,7 +61,7 @@ class AgentProcess {
     const std::string interface = own.interface;
     joined_ = join_world(options_, context_, environment_, program, std::move(own), io_,
                          [this](const json& hello, std::shared_ptr<LineConnection> peer) {
-                           accept_peer(hello, std::move(peer));
+                           accept_peer(hello, peer);
                          });
     if (joined_.code != 0) return refuse();
     if (options_.dry_run) return print_plan();
@@ -74,6 +75,8 @@ class AgentProcess {
     }
     if (coordinator_ != nullptr) say_plan();
     io_.run();
+    // Somebody has stopped reading our output, and would keep the writer's thread for ever.
+    if (!writer_.drain(0)) ::_exit(code_);
     return code_;
   }
 
@@ -233,7 +236,7 @@ class AgentProcess {
   }
 
   // --- connections
-  void accept_peer(const json& hello, std::shared_ptr<LineConnection> peer) {
+  void accept_peer(const json& hello, const std::shared_ptr<LineConnection>& peer) {
     const int task = hello.value("task", -1);
     if (coordinator_ == nullptr || hello.value("role", "") != "agent") return peer->close();
     peer->hand_over(

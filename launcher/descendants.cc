@@ -75,7 +75,7 @@ std::vector<pid_t> end_descendants(double seconds, pid_t spared) {
   for (;;) {
     std::map<pid_t, pid_t> parents = process_parents();
     if (spared != 0) parents.erase(spared);
-    const std::vector<pid_t> left = descendants_of(::getpid(), parents);
+    std::vector<pid_t> left = descendants_of(::getpid(), parents);
     // A pid from the list may have ended and been given to another process in between, but only if
     // its parent reaped it, and the pid counter then has to wrap within this loop.
     for (const pid_t pid : left) ::kill(pid, SIGKILL);

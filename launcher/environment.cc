@@ -21,7 +21,10 @@ Environment current_environment() {
 std::vector<std::string> environment_strings(const Environment& environment) {
   std::vector<std::string> strings;
   strings.reserve(environment.size());
-  for (const auto& [name, value] : environment) strings.push_back(name + "=" + value);
+  for (const auto& [name, value] : environment) {
+    std::string& text = strings.emplace_back(name);
+    text.append("=").append(value);
+  }
   return strings;
 }
 

@@ -11,7 +11,7 @@ namespace {
 constexpr long kFirstSpecialStep = 0xfffffff0;
 
 std::string run_id_of(const Environment& environment) {
-  const std::string given = value_or(environment, "AF_RUN_ID");
+  std::string given = value_or(environment, "AF_RUN_ID");
   if (!given.empty()) return given;
   const std::string array = value_or(environment, "SLURM_ARRAY_JOB_ID");
   if (!array.empty()) return array + "_" + value_or(environment, "SLURM_ARRAY_TASK_ID", "0");

@@ -41,7 +41,7 @@ std::string find_nccl_version(const std::string& program) {
   ::globfree(&found);
   candidates.push_back("libnccl.so.2");
   for (const std::string& candidate : candidates) {
-    const std::string version = version_of_library(candidate);
+    std::string version = version_of_library(candidate);
     if (!version.empty()) return version;
   }
   return "";

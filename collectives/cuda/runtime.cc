@@ -130,7 +130,11 @@ void Event::record(cudaStream_t stream) {
 
 bool Event::reached() const {
   const cudaError_t code = runtime().event_query(event_);
-  if (code == cudaErrorNotReady) return false;
+  if (code == cudaErrorNotReady) {
+    // "Not ready" also counts as the thread's last error, which the program's next check would find.
+    (void)runtime().get_last_error();
+    return false;
+  }
   check(code, "cuda event_query", __FILE__, __LINE__);
   return true;
 }

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "common/error.h"
+#include "launcher/activation.h"
 #include "launcher/agent.h"
 #include "launcher/challenge.h"
 #include "launcher/coordinator.h"
@@ -162,7 +163,9 @@ class AgentProcess {
     setup.cpus = own_cpus(plan, setup.ranks, setup.facts.cpus_per_rank);
     setup.program = program;
     setup.command = options_.command;
-    setup.inherited = environment_;
+    Activated activated = activate(value_or(environment_, "AF_ENV"), environment_);
+    for (const std::string& warning : activated.warnings) say(writer_, warning);
+    setup.inherited = std::move(activated.environment);
     setup.plan = plan;
     setup.directory = joined_.directory;
     // Unique on the node, and nobody can guess and take it.

@@ -131,7 +131,8 @@ void Event::record(cudaStream_t stream) {
 bool Event::reached() const {
   const cudaError_t code = runtime().event_query(event_);
   if (code == cudaErrorNotReady) {
-    // "Not ready" also counts as the thread's last error, which the program's next check would find.
+    // "Not ready" also counts as the thread's last error, which the program's next check would
+    // find.
     (void)runtime().get_last_error();
     return false;
   }

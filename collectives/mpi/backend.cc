@@ -17,9 +17,6 @@ namespace {
 
 using Kind = CommunicatorError::Kind;
 
-// MPI counts in int, and implementations multiply counts by ranks in int as well.
-constexpr std::size_t kPieceBytes = std::size_t{1} << 28;
-
 Options for_threads(Options options, MpiTransport::Threads threads) {
   if (threads != MpiTransport::Threads::any) options.progress_thread = false;
   return options;
@@ -27,8 +24,11 @@ Options for_threads(Options options, MpiTransport::Threads threads) {
 
 }  // namespace
 
-MpiBackend::MpiBackend(const Options& options, std::unique_ptr<MpiTransport> transport)
-    : HostBackend(for_threads(options, transport->threads())), transport_(std::move(transport)) {
+MpiBackend::MpiBackend(const Options& options, std::unique_ptr<MpiTransport> transport,
+                       std::size_t piece_bytes)
+    : HostBackend(for_threads(options, transport->threads())),
+      piece_bytes_(piece_bytes),
+      transport_(std::move(transport)) {
   const auto deadline = Clock::now() + options_.timeout;
   transport_->start_setup();
   while (!transport_->test()) {
@@ -75,7 +75,7 @@ char* MpiBackend::scratch(std::size_t bytes) {
 
 void MpiBackend::all_reduce(const Operation& o) {
   const DataType carrier = carrier_of(o.type);
-  const std::size_t size = size_of(o.type), piece = kPieceBytes / size_of(carrier);
+  const std::size_t size = size_of(o.type), piece = piece_bytes_ / size_of(carrier);
   const int divisor = o.op == ReduceOp::avg ? options_.world_size : 1;
   for (std::size_t at = 0; at < o.count; at += piece) {
     const std::size_t count = std::min(piece, o.count - at);
@@ -100,10 +100,10 @@ void MpiBackend::all_reduce(const Operation& o) {
 void MpiBackend::broadcast(const Operation& o) {
   const std::size_t bytes = o.count * size_of(o.type);
   if (options_.rank == o.root && o.in != o.out) std::memcpy(o.out, o.in, bytes);
-  for (std::size_t at = 0; at < bytes; at += kPieceBytes) {
+  for (std::size_t at = 0; at < bytes; at += piece_bytes_) {
     Operation step = o;
     step.type = DataType::u8;
-    step.count = std::min(kPieceBytes, bytes - at);
+    step.count = std::min(piece_bytes_, bytes - at);
     step.in = step.out = static_cast<char*>(o.out) + at;
     execute(step);
   }
@@ -112,7 +112,7 @@ void MpiBackend::broadcast(const Operation& o) {
 void MpiBackend::all_gather(const Operation& o) {
   const auto world = static_cast<std::size_t>(options_.world_size);
   const std::size_t bytes = o.count * size_of(o.type);
-  const std::size_t piece = std::max<std::size_t>(kPieceBytes / world, 1);
+  const std::size_t piece = std::max<std::size_t>(piece_bytes_ / world, 1);
   Operation step = o;
   step.type = DataType::u8;
   if (bytes <= piece) {
@@ -137,7 +137,7 @@ void MpiBackend::reduce_scatter(const Operation& o) {
   const auto world = static_cast<std::size_t>(options_.world_size);
   const DataType carrier = carrier_of(o.type);
   const std::size_t size = size_of(o.type), wide = size_of(carrier);
-  const std::size_t piece = std::max<std::size_t>(kPieceBytes / wide / world, 1);
+  const std::size_t piece = std::max<std::size_t>(piece_bytes_ / wide / world, 1);
   const int divisor = o.op == ReduceOp::avg ? options_.world_size : 1;
   const bool as_it_is = carrier == o.type && o.pre_scale == 1.0 && o.count <= piece;
   for (std::size_t at = 0; at < o.count; at += piece) {

@@ -25,8 +25,13 @@ namespace af {
 
 class MpiBackend final : public HostBackend {
  public:
+  // MPI counts in int, and implementations multiply counts by ranks in int as well: what one call
+  // of MPI moves is at most so many bytes.
+  static constexpr std::size_t kPieceBytes = std::size_t{1} << 28;
+
   // `options` with rank and world size as MPI says.
-  MpiBackend(const Options& options, std::unique_ptr<MpiTransport> transport);
+  MpiBackend(const Options& options, std::unique_ptr<MpiTransport> transport,
+             std::size_t piece_bytes = kPieceBytes);
   ~MpiBackend() override;
 
   BackendKind kind() const override { return BackendKind::mpi; }
@@ -56,6 +61,7 @@ class MpiBackend final : public HostBackend {
   void send_to_all(MpiNotice::Kind kind, const std::string& text);
   char* scratch(std::size_t bytes);
 
+  const std::size_t piece_bytes_;
   std::mutex mpi_;  // around every call of transport_, all of them short
   std::unique_ptr<MpiTransport> transport_;
   std::int64_t sequence_ = 0;  // under mpi_

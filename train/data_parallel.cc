@@ -51,15 +51,22 @@ struct DataParallel::Impl {
   void check_layout() const;
   void make_buckets(std::size_t bucket_bytes);
   void attach();
-  std::vector<uint64_t> gather(const std::vector<uint64_t>& mine) const;
+  std::vector<uint64_t> gather(std::vector<uint64_t> mine) const;
   void broadcast(const at::Tensor& tensor) const;
 };
 
-// The values of all ranks, one after the other.
-std::vector<uint64_t> DataParallel::Impl::gather(const std::vector<uint64_t>& mine) const {
-  std::vector<uint64_t> all(mine.size() * static_cast<std::size_t>(world.world_size()));
-  world.all_gather(mine.data(), all.data(), mine.size(), DataType::u64).synchronize();
-  return all;
+// The values of all ranks, one after the other. They travel in tensors on the model's device: NCCL
+// takes no host memory.
+std::vector<uint64_t> DataParallel::Impl::gather(std::vector<uint64_t> mine) const {
+  const auto parameters = model.parameters();
+  const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
+  const auto count = static_cast<int64_t>(mine.size());
+  const at::Tensor in = at::from_blob(mine.data(), {count}, at::kLong).to(device);
+  const at::Tensor out = at::empty({count * world.world_size()}, in.options());
+  world.all_gather(in.data_ptr(), out.data_ptr(), mine.size(), DataType::u64).synchronize();
+  const at::Tensor all = out.cpu();
+  const int64_t* values = all.data_ptr<int64_t>();
+  return std::vector<uint64_t>(values, values + all.numel());
 }
 
 void DataParallel::Impl::check_layout() const {

@@ -25,6 +25,7 @@
 #include "af/train/session.h"
 #include "examples/cpp/digits/model.h"
 #include "examples/cpp/digits/options.h"
+#include "examples/cpp/digits/world.h"
 
 namespace digits {
 namespace {
@@ -39,10 +40,10 @@ struct Images {
   at::Tensor labels;  // int64 [n]
 };
 
-Images read_images(const std::string& file, const std::string& part) {
+Images read_images(const std::string& file, const std::string& part, at::Device device) {
   const af::train::Hdf5Dataset pixels(file, part + "/images");
   const af::train::Hdf5Dataset labels(file, part + "/labels");
-  return {pixels.read_all(), labels.read_all().to(at::kLong)};
+  return {pixels.read_all().to(device), labels.read_all().to(device, at::kLong)};
 }
 
 // Sums over this rank's images, to be added up over the ranks.
@@ -60,7 +61,7 @@ Sums train_epoch(const Images& images, af::train::Sampler& sampler, af::Communic
     replicas.zero_grad();
     // The last batch of an epoch may leave nothing for some ranks; they still average.
     if (!rows.empty()) {
-      const at::Tensor index = at::tensor(rows);
+      const at::Tensor index = at::tensor(rows).to(images.pixels.device());
       const at::Tensor logits = model.forward(images.pixels.index_select(0, index));
       const at::Tensor loss = at::cross_entropy_loss(logits, images.labels.index_select(0, index));
       loss.backward();
@@ -104,13 +105,15 @@ af::train::State everything(Model& model, const torch::optim::Adam& adam, int64_
 
 void run(const Options& options) {
   at::set_num_threads(options.threads);
-  af::Communicator world = af::Communicator::from_environment();
+  const at::Device device = device_of_rank();
+  af::Communicator world = connect(device);
   af::train::Session session = af::train::Session::from_environment();
   const bool first = world.rank() == 0;
 
-  const Images train = read_images(options.data, "train");
-  const Images held_out = read_images(options.data, "test");
+  const Images train = read_images(options.data, "train", device);
+  const Images held_out = read_images(options.data, "test", device);
   Model model(options.seed);
+  model.layers()->to(device);
   torch::optim::Adam adam(model.layers()->parameters(),
                           torch::optim::AdamOptions(options.learning_rate));
   af::train::Sampler sampler(train.pixels.size(0), options.batch, options.seed);

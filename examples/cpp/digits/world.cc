@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/cpp/digits/world.h"
+
+#include <torch/cuda.h>
+
+#include <cstdlib>
+
+namespace digits {
+
+at::Device device_of_rank() {
+  if (!torch::cuda::is_available()) return at::kCPU;
+  const char* local_rank = std::getenv("LOCAL_RANK");
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank != nullptr ? atoi(local_rank) : 0)};
+}
+
+af::Communicator connect(at::Device device) {
+  af::Options options = af::Communicator::options_from_environment();
+  if (device.is_cuda()) {
+    options.device = device.index();
+  } else if (options.backend == af::BackendKind::nccl) {
+    // af-launch chooses for the GPUs of the job; a libtorch without CUDA leaves them alone.
+    options.backend = af::BackendKind::local;
+  }
+  return af::Communicator(options);
+}
+
+}  // namespace digits

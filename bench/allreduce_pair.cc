@@ -193,7 +193,8 @@ void compare(const std::string& name, const std::string& peer, Side& ours, Side&
 
 // A benchmark of wrong results would be worth nothing.
 void require_sum(const float* values, std::size_t count, const char* side) {
-  const float want = static_cast<float>(world * (world + 1) / 2);
+  const int sum = world * (world + 1) / 2;
+  const auto want = static_cast<float>(sum);
   for (std::size_t i = 0; i < count; ++i) {
     if (values[i] == want) continue;
     fmt::print(stderr, "allreduce_pair: {}: element {} is {}, not {}\n", side, i, values[i], want);

@@ -10,6 +10,7 @@ std::unique_ptr<Backend> make_nccl_backend(const Options&) {
   return nullptr;
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the other definition keeps it
 std::unique_ptr<DeviceStaging> make_device_staging(const Options&, DeviceStaging::Allocate) {
   return nullptr;
 }

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "perf/directory_store.h"
 
@@ -16,7 +17,7 @@ namespace {
 using Variables = std::map<std::string, std::string>;
 
 Options settled(const Variables& variables, Options options = {}) {
-  return with_slurm_step(options, [&](const char* name) {
+  return with_slurm_step(std::move(options), [&](const char* name) {
     const auto found = variables.find(name);
     return found == variables.end() ? nullptr : found->second.c_str();
   });

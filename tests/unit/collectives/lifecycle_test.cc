@@ -170,6 +170,8 @@ TEST(Lifecycle, AForkedChildHarmsNobodyAndKeepsNothingOpen) {
     processes.start(options_for(separate_nodes(2), rank, 300s), [](const Options& options) {
       auto world = std::make_unique<Communicator>(options);
       if (options.rank == 1) {
+        int said[2];
+        if (pipe(said) != 0) return std::string("no pipe");
         const pid_t child = fork();
         if (child == 0) {
           try {
@@ -177,10 +179,13 @@ TEST(Lifecycle, AForkedChildHarmsNobodyAndKeepsNothingOpen) {
           } catch (const CommunicatorError&) {
             world.reset();  // must neither hang nor close what the parent uses
             say("refused in " + std::to_string(getpid()));
+            (void)!write(said[1], "x", 1);
             pause();  // outlives the rank, like a worker of a data loader
           }
           _exit(1);
         }
+        char byte;
+        if (read(said[0], &byte, 1) != 1) return std::string("the child says nothing");
       }
       world->barrier().synchronize();
       world->barrier().synchronize();

@@ -82,7 +82,8 @@ void Agent::start_one(size_t index) {
                                      setup_.directory.rank_log(setup_.facts.attempt, plan.rank));
   const std::string socket = fmt::format("{}-{}", setup_.socket_prefix, plan.rank);
   rank->session = std::make_unique<SessionServer>(
-      io_, socket, [this, number = plan.rank](const json& request, SessionServer::Reply reply) {
+      io_, socket,
+      [this, number = plan.rank](const json& request, const SessionServer::Reply& reply) {
         on_request(number, request, reply);
       });
   RankCommand command = {

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -55,6 +56,7 @@ Way choose_way(const Options& options, const LaunchContext& context,
 // The agents exchange this; task 0's has more in it.
 struct Card {
   std::vector<Worker> workers;  // of this agent: one, or all of them outside Slurm
+  std::vector<std::string> warnings;
   std::string problem;
   int code = 0;
   PeerAddress coordinator;
@@ -64,6 +66,7 @@ struct Card {
 
 std::string to_text(const Card& card) {
   return json{{"workers", card.workers},
+              {"warnings", card.warnings},
               {"problem", card.problem},
               {"code", card.code},
               {"address", card.coordinator.address},
@@ -76,6 +79,7 @@ std::string to_text(const Card& card) {
 Card parse_card(const std::string& text) {
   const json j = json::parse(text);
   return {.workers = j.value("workers", std::vector<Worker>()),
+          .warnings = j.value("warnings", std::vector<std::string>()),
           .problem = j.value("problem", ""),
           .code = j.value("code", 0),
           .coordinator = {.address = j.value("address", ""), .port = j.value("port", uint16_t{0})},
@@ -117,6 +121,11 @@ std::unique_ptr<Bootstrap> make_bootstrap(Way way, const Options& options,
   return make_tcp_bootstrap(context.task, rendezvous.hub, secret);
 }
 
+// Agents of one node see the same thing: it is said once.
+void note(std::vector<std::string>& warnings, const std::string& text) {
+  if (std::find(warnings.begin(), warnings.end(), text) == warnings.end()) warnings.push_back(text);
+}
+
 // The run directory and the secret, as far as this agent can know them before the bootstrap.
 void open_run_directory(const Options& options, const LaunchContext& context, Joined& joined) {
   if (options.agent && !options.front.empty()) {
@@ -147,7 +156,6 @@ Joined join_world(const Options& options, const LaunchContext& context,
                   asio::io_context& io, AuthenticatedListener::OnPeer on_peer) {
   const Way way = choose_way(options, context, environment);
   Joined joined;
-  joined.warnings = own.warnings;
   if (way == Way::kNone && program.code != 0) {
     joined.code = program.code;
     joined.problem = program.problem;
@@ -161,6 +169,7 @@ Joined join_world(const Options& options, const LaunchContext& context,
   Card mine = {.workers = context.mode == LaunchMode::kLocal
                               ? local_workers(own.worker, context.tasks)
                               : std::vector<Worker>{own.worker},
+               .warnings = own.warnings,
                .problem = program.problem,
                .code = program.code,
                .coordinator = {.address = own.worker.address, .port = 0},
@@ -202,6 +211,8 @@ Joined join_world(const Options& options, const LaunchContext& context,
       joined.directory = {.path = card.run_directory, .generation = card.generation};
     }
     workers.insert(workers.end(), card.workers.begin(), card.workers.end());
+    for (const std::string& warning : card.warnings)
+      note(joined.warnings, fmt::format("{} (on {})", warning, card.workers.at(0).host));
     if (card.code == 0 || joined.code != 0) continue;
     joined.code = card.code;
     joined.problem = fmt::format("{} (on {})", card.problem, card.workers.at(0).host);

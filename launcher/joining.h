@@ -28,7 +28,7 @@ struct Joined {
   std::unique_ptr<AuthenticatedListener> listener;
   HeldPort master_port;   // of the agent of rank 0
   std::string bootstrap;  // "mpi", "tcp", "none"
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings;  // of all agents, with their hosts
 
   // Instead of a plan: an agent cannot go on, so none does. The agent of task 0 says it.
   std::string problem;

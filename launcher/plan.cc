@@ -41,6 +41,7 @@ std::string visible_name(const Gpu& gpu) {
 
 std::string visible_list(const std::vector<Gpu>& gpus) {
   std::vector<std::string> names;
+  names.reserve(gpus.size());
   for (const Gpu& gpu : gpus) names.push_back(visible_name(gpu));
   return fmt::format("{}", fmt::join(names, ","));
 }

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""af-launch outside Slurm: a world on this machine. Needs no cluster."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+
+import pytest
+
+from launch_helpers import LEAVE_DAEMON, PYTHON, alive, parent
+from sandbox import REPO, wait_for
+
+LAUNCH = str(REPO / "build" / "bin" / "af-launch")
+CLEAN = {key: value for key, value in os.environ.items()
+         if not key.startswith(("SLURM_", "AF_", "PMI"))}
+
+
+def popen(folder, *command):
+    return subprocess.Popen([LAUNCH, *command], cwd=folder, env=CLEAN, text=True,
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE)
+
+
+def of_run(folder):
+    """Pids of ranks and what they have started: their current directory is the test's."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{pid}/cwd") == str(folder) and alive(pid):
+                found.append(int(pid))
+        except OSError:
+            pass
+    return found
+
+
+@pytest.mark.parametrize("number, code, word", [(signal.SIGINT, 130, "interrupted"),
+                                                (signal.SIGTERM, 143, None)])
+def test_a_signal_reaches_the_ranks_and_gives_the_code(tmp_path, number, code, word):
+    (tmp_path / "wait.py").write_text("""\
+import sys, time
+print("ready", flush=True)
+try:
+    time.sleep(300)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise
+""")
+    process = popen(tmp_path, "--workers", "2", PYTHON, "wait.py")
+    lines = [process.stdout.readline() for _ in range(2)]
+    assert sorted(lines) == ["[0] ready\n", "[1] ready\n"]
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == code, err
+    assert out.count("interrupted") == (2 if word else 0)
+    assert of_run(tmp_path) == []
+    state = json.loads(next(tmp_path.glob("af-runs/*/state.json")).read_text())
+    assert (state["state"], state["code"]) == ("failed", code)
+
+
+@pytest.mark.parametrize("victim", ["keeper", "agent"])
+def test_kill_9_leaves_nothing(tmp_path, victim):
+    (tmp_path / "leave.py").write_text(LEAVE_DAEMON)
+    process = popen(tmp_path, "--workers", "2", PYTHON, "leave.py", "wait")
+    ready = 0
+    while ready < 2:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        ready += "ready" in line
+    agent = next(pid for pid in of_run(tmp_path) if parent(pid) == process.pid)
+    os.kill(process.pid if victim == "keeper" else agent, signal.SIGKILL)
+    process.wait(timeout=10)
+    assert process.returncode in (-9, 137)
+    wait_for(lambda: not of_run(tmp_path), 10, lambda: f"left: {of_run(tmp_path)}")
+    process.communicate(timeout=10)
+
+
+def test_an_unwritable_directory_is_one_line(tmp_path):
+    process = popen(tmp_path, "--run-dir=/proc/x", "true")
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (122, "")
+    assert len(err.splitlines()) == 1 and "/proc/x" in err
+    assert pathlib.Path(tmp_path / "af-runs").exists() is False

@@ -61,7 +61,7 @@ class AgentProcess {
     OwnWorker own = find_own_worker(context_, environment_, program.path);
     const std::string interface = own.interface;
     joined_ = join_world(options_, context_, environment_, program, std::move(own), io_,
-                         [this](const json& hello, std::shared_ptr<LineConnection> peer) {
+                         [this](const json& hello, const std::shared_ptr<LineConnection>& peer) {
                            accept_peer(hello, peer);
                          });
     if (joined_.code != 0) return refuse();

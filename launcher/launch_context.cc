@@ -10,9 +10,15 @@ namespace {
 // The shell of salloc under use_interactive_step has one, but nobody called srun around us.
 constexpr long kFirstSpecialStep = 0xfffffff0;
 
-std::string run_id_of(const Environment& environment) {
-  std::string given = value_or(environment, "AF_RUN_ID");
-  if (!given.empty()) return given;
+// By name: other software (ArrayFire, for one) has AF_ variables too.
+constexpr const char* kOfARun[] = {
+    "AF_RUN_ID",          "AF_ATTEMPT",          "AF_GENERATION",    "AF_RUN_DIR",
+    "AF_CHECKPOINT_DIR",  "AF_BACKEND",          "AF_GPU_MEMORY_GB", "AF_SOCKET",
+    "AF_LOCAL_RANK",      "AF_MAX_WORKERS",      "AF_N_WORKERS",     "AF_GPUS_PER_WORKER",
+    "AF_CPUS_PER_WORKER", "AF_SHIELD_STEPD_PID", "AF_SUPERVISED"};
+
+// The run that a job is by itself; empty outside Slurm.
+std::string job_run_id(const Environment& environment) {
   const std::string array = value_or(environment, "SLURM_ARRAY_JOB_ID");
   if (!array.empty()) return array + "_" + value_or(environment, "SLURM_ARRAY_TASK_ID", "0");
   return value_or(environment, "SLURM_JOB_ID");
@@ -29,9 +35,20 @@ int first_number(const Environment& environment, std::initializer_list<const cha
 
 }  // namespace
 
+bool leave_inherited_run(Environment& environment) {
+  if (!environment.contains("AF_SOCKET")) return true;
+  if (!environment.contains("SLURM_JOB_ID") ||
+      value_or(environment, "AF_RUN_ID") != job_run_id(environment)) {
+    for (const char* name : kOfARun) environment.erase(name);
+    return true;
+  }
+  return false;
+}
+
 LaunchContext read_launch_context(const Environment& environment) {
   LaunchContext context;
-  context.run_id = run_id_of(environment);
+  context.run_id = value_or(environment, "AF_RUN_ID", job_run_id(environment));
+  if (context.run_id.empty()) context.run_id = job_run_id(environment);
   context.attempt = static_cast<int>(
       number_or(environment, "AF_ATTEMPT", number_or(environment, "SLURM_RESTART_COUNT", 0)));
   context.gpus_per_worker = first_number(environment, {"AF_GPUS_PER_WORKER"}, 0);

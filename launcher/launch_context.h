@@ -32,4 +32,9 @@ struct LaunchContext {
 
 LaunchContext read_launch_context(const Environment& environment);
 
+// A rank that submits a job, or starts af-launch again, passes on what describes its own world.
+// Removes that if it belongs to another run; false: this process is itself a rank of this job's
+// run, where another world cannot be started.
+bool leave_inherited_run(Environment& environment);
+
 }  // namespace af

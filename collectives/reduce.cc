@@ -79,7 +79,8 @@ void divide(T* values, int divisor, std::size_t count) {
   using Wide = std::conditional_t<std::is_integral_v<T> && sizeof(T) < 4, int, T>;
   const Wide by = Wide(divisor);
   AF_INDEPENDENT
-  for (std::size_t i = 0; i < count; ++i) values[i] = T(Wide(values[i]) / by);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = T(Wide(values[i]) / by);  // NOLINT(*-core.*): is set
 }
 
 // One block of a type that is computed in itself.

@@ -57,6 +57,7 @@ void FlatOperations::all_gather(const Operation& operation) {
   char* own = out + std::size_t(rank_) * bytes;
   if (operation.in != own) std::memcpy(own, operation.in, bytes);
   std::vector<Block> blocks;
+  blocks.reserve(std::size_t(topology_.world_size()));
   for (int r = 0; r < topology_.world_size(); ++r)
     blocks.push_back({std::size_t(r) * bytes, bytes});
   lane_.all_gather(out, blocks);
@@ -73,6 +74,7 @@ void FlatOperations::reduce_scatter(const Operation& operation) {
     in = scaled_.data();
   }
   std::vector<Block> blocks;
+  blocks.reserve(std::size_t(world));
   for (int r = 0; r < world; ++r) blocks.push_back({std::size_t(r) * bytes, bytes});
   lane_.reduce_scatter(in, blocks, static_cast<char*>(operation.out), operation.type, operation.op,
                        operation.op == ReduceOp::avg ? world : 1);

@@ -42,6 +42,7 @@ void Lane::receive_all(std::size_t bytes) {
 void Lane::combine(const char* own, char* out, std::size_t bytes, DataType type, ReduceOp op,
                    int divisor) {
   std::vector<const void*> inputs;
+  inputs.reserve(peers_.size());
   for (int node = 0; node < int(peers_.size()); ++node) {
     inputs.push_back(node == self_ ? own : scratch(node, bytes));
   }
@@ -61,6 +62,7 @@ void Lane::all_reduce(char* data, std::size_t count, DataType type, ReduceOp op,
     return combine(data, data, count * size, type, op, divisor);
   }
   std::vector<Block> blocks;
+  blocks.reserve(peers_.size());
   for (int node = 0; node < int(peers_.size()); ++node) {
     const Stripe s = stripe(count, node, int(peers_.size()), size);
     blocks.push_back({s.begin * size, s.count * size});

@@ -62,7 +62,7 @@ class LocalBackend : public HostBackend {
       wide_.emplace(topology, options.rank, members_.segment, waiting_, buffers_, exchange_,
                     options.generation);
     }
-    run(Operation{});
+    execute(Operation{});
     // All have come: nobody needs the store any more, and rank 0 may be serving it.
     options_.store.reset();
   }
@@ -85,7 +85,9 @@ class LocalBackend : public HostBackend {
     return members_.topology.nodes[members_.topology.node_of[options_.rank]];
   }
 
-  void run(const Operation& operation) override {
+  void run(const Operation& operation) override { execute(operation); }
+
+  void execute(const Operation& operation) {
     guarded(to_string(operation), [&] {
       const local::Deadline deadline = local::deadline_after(options_.timeout);
       if (node_) {

@@ -20,10 +20,9 @@ constexpr int kProtocol = 1;
 class Meeting {
  public:
   explicit Meeting(const Options& options)
-      : options_(options), deadline_(Clock::now() + options.timeout) {
-    // One store may serve several communicators and, outside af-launch, several generations.
-    prefix_ = "af/" + options.name + "/" + std::to_string(options.generation) + "/";
-  }
+      : options_(options),
+        deadline_(Clock::now() + options.timeout),
+        prefix_("af/" + options.name + "/" + std::to_string(options.generation) + "/") {}
 
   Membership run() {
     const std::string unix_name = "af-" + random_hex(24);
@@ -186,7 +185,8 @@ class Meeting {
 
   const Options& options_;
   const Clock::time_point deadline_;
-  std::string prefix_;
+  // One store may serve several communicators and, outside af-launch, several generations.
+  const std::string prefix_;
   std::vector<json> ranks_;
   std::vector<std::string> identities_;
   std::vector<PeerAddress> addresses_;

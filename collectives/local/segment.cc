@@ -43,12 +43,12 @@ Segment Segment::create(int ranks, std::size_t stage_bytes) {
   const std::size_t bytes = stage_begin(ranks) + (std::size_t(ranks) + 1) * kStages * stage_bytes;
   if (ftruncate(segment.fd_.get(), off_t(bytes)) != 0) fail("cannot size shared memory");
   segment.map(bytes);
-  auto* header = new (segment.base_) SegmentHeader{};
-  header->ranks = std::uint32_t(ranks);
-  header->stage_bytes = stage_bytes;
-  header->total_bytes = bytes;
+  SegmentHeader* const made = new (segment.base_) SegmentHeader{};
+  made->ranks = std::uint32_t(ranks);
+  made->stage_bytes = stage_bytes;
+  made->total_bytes = bytes;
   for (int i = 0; i < ranks; ++i) new (&segment.slot(i)) RankSlot{};
-  header->magic = SegmentHeader::kMagic;
+  made->magic = SegmentHeader::kMagic;
   return segment;
 }
 

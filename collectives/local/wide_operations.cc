@@ -195,6 +195,7 @@ void WideOperations::all_gather(const Operation& operation) {
     if (is_lane()) {
       await_in(operation, c);
       std::vector<Block> blocks;
+      blocks.reserve(topology_.nodes.size());
       for (int node = 0; node < int(topology_.nodes.size()); ++node) {
         blocks.push_back(lane_block(node, bytes, size));
       }
@@ -239,6 +240,7 @@ void WideOperations::reduce_scatter(const Operation& operation) {
     if (is_lane()) {
       waiting_.for_all(&RankSlot::reduced, tick(c), deadline_.arrival);
       std::vector<Block> blocks;
+      blocks.reserve(topology_.nodes.size());
       for (int node = 0; node < int(topology_.nodes.size()); ++node) {
         blocks.push_back(lane_block(node, bytes, size));
       }

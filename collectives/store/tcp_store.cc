@@ -39,10 +39,9 @@ UniqueFd connect_until(const std::string& host, int port, Clock::time_point dead
       why = error.what();
     }
     if (Clock::now() + pause >= deadline) {
-      throw CommunicatorError(
-          CommunicatorError::Kind::timeout,
-          "cannot reach rank 0's store at " + host + " port " + std::to_string(port) + ": " + why,
-          {0});
+      std::string what = "cannot reach rank 0's store at " + host;
+      what.append(" port ").append(std::to_string(port)).append(": ").append(why);
+      throw CommunicatorError(CommunicatorError::Kind::timeout, what, {0});
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(200));

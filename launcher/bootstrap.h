@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the agents of one step find each other: one all-gather of an opaque text, then everybody knows
-// everything and each computes the same plan by itself.
+// How the agents of one step find each other: one all-gather of an opaque text, then everybody
+// knows everything and each computes the same plan by itself.
 //
-// Two implementations: MPI (mpi_bootstrap.h, a module loaded with dlopen) and TCP (tcp_bootstrap.h).
+// Two implementations: MPI (mpi_bootstrap.h, a module loaded with dlopen) and TCP
+// (tcp_bootstrap.h).
 #pragma once
 
 #include <string>

@@ -26,8 +26,8 @@ struct Joined {
   // Of task 0, if there are other agents: peers that connect before it is served wait in the
   // kernel.
   std::unique_ptr<AuthenticatedListener> listener;
-  HeldPort master_port;   // of the agent of rank 0
-  std::string bootstrap;  // "mpi", "tcp", "none"
+  HeldPort master_port;               // of the agent of rank 0
+  std::string bootstrap;              // "mpi", "tcp", "none"
   std::vector<std::string> warnings;  // of all agents, with their hosts
 
   // Instead of a plan: an agent cannot go on, so none does. The agent of task 0 says it.

@@ -3,10 +3,10 @@
 // af-launch alone.
 //
 // With proctrack/linuxproc, slurmstepd signals every process of the batch step, srun included. srun
-// answers a TERM by killing the step with SIGKILL at once (step_launch.c: abort_action_taken): ranks
-// that are saving lose the KillWait seconds that Slurm promised. USR1 and USR2 it forwards to the
-// tasks, which get them a second time then. srun waits for signals with sigwait(), so that is where
-// those of other senders are dropped.
+// answers a TERM by killing the step with SIGKILL at once (step_launch.c: abort_action_taken):
+// ranks that are saving lose the KillWait seconds that Slurm promised. USR1 and USR2 it forwards to
+// the tasks, which get them a second time then. srun waits for signals with sigwait(), so that is
+// where those of other senders are dropped.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>

@@ -11,8 +11,6 @@
 namespace af::local {
 namespace {
 
-constexpr std::size_t kStages = Segment::kStages;
-
 const char* bytes_at(const void* data, std::size_t offset) {
   return static_cast<const char*>(data) + offset;
 }
@@ -163,21 +161,26 @@ void NodeOperations::all_reduce(const Operation& operation) {
   meet(operation, in, out);
   if (arrival_.all_in_shared() && arrival_.all_out_shared()) chunk = operation.count;
   const std::size_t chunks = chunks_of(operation.count, chunk);
-  // Stage c % 3 is free for chunk c: all have reduced chunk c - 3, awaited two turns ago. The
-  // common result likewise: who publishes its input of chunk c has copied chunk c - 3 out.
-  for (std::size_t turn = 0; turn < chunks + 2; ++turn) {
-    if (turn > 0 && turn < chunks) {
-      copy_in(turn);
-      publish_in(turn);
-    }
-    if (turn >= 1 && turn <= chunks) {
-      waiting_.for_all(&RankSlot::in, tick(turn - 1), deadline_);
-      reduce_own_stripe(turn - 1);
-      publish_reduced(turn - 1);
-    }
-    if (turn >= 2) {
-      await_reduced(turn - 2);
-      copy_out(turn - 2);
+  // Of chunks [0, copied) the input is in, [0, reduced) this rank's stripe is done, [0, done) the
+  // result is out. The place of chunk c is free for c + stages once c is done here: all have
+  // reduced it. Its result is overwritten by who has seen all inputs of c + stages, so after all
+  // are done.
+  std::size_t copied = 1, reduced = 0, done = 0;
+  while (done < chunks) {
+    const bool may_copy = copied < chunks && copied < done + segment_.stages();
+    const bool may_reduce = reduced < copied;
+    if (may_reduce && waiting_.all_reached(&RankSlot::in, tick(reduced))) {
+      reduce_own_stripe(reduced);
+      publish_reduced(reduced++);
+    } else if (done < reduced && waiting_.all_reached(&RankSlot::reduced, tick(done))) {
+      copy_out(done++);
+    } else if (may_copy) {
+      copy_in(copied);
+      publish_in(copied++);
+    } else if (may_reduce) {
+      waiting_.for_all(&RankSlot::in, tick(reduced), deadline_);
+    } else {
+      await_reduced(done);
     }
   }
   base_ += chunks;
@@ -201,7 +204,7 @@ void NodeOperations::broadcast(const Operation& operation) {
   const std::size_t chunks = chunks_of(bytes, chunk);
   for (std::size_t c = 0; c < chunks; ++c) {
     if (is_root) {
-      if (c >= kStages) await_reduced(c - kStages);
+      if (c >= segment_.stages()) await_reduced(c - segment_.stages());
       if (c > 0) copy_in(c);
       publish_in(c);
       copy(bytes_at(operation.out, c * chunk), bytes_at(operation.in, c * chunk), length(c));
@@ -245,7 +248,7 @@ void NodeOperations::all_gather(const Operation& operation) {
   const std::size_t chunks = chunks_of(bytes, chunk);
   for (std::size_t turn = 0; turn <= chunks; ++turn) {
     if (turn > 0 && turn < chunks) {
-      if (turn >= kStages) await_reduced(turn - kStages);
+      if (turn >= segment_.stages()) await_reduced(turn - segment_.stages());
       copy_in(turn);
       publish_in(turn);
     }
@@ -294,7 +297,7 @@ void NodeOperations::reduce_scatter(const Operation& operation) {
   const std::size_t chunks = chunks_of(count, chunk);
   for (std::size_t turn = 0; turn <= chunks; ++turn) {
     if (turn > 0 && turn < chunks) {
-      if (turn >= kStages) await_reduced(turn - kStages);
+      if (turn >= segment_.stages()) await_reduced(turn - segment_.stages());
       copy_in(turn);
       publish_in(turn);
     }

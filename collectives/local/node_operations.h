@@ -4,8 +4,8 @@
 // Small ones: every rank copies its input into the segment, and each computes the whole result from
 // there; one meeting. Large ones go by chunks: a chunk is copied in (unless `in` is shared memory),
 // each rank reduces its stripe of it, the others' stripes are copied out (unless all `out` are
-// shared: then the stripes are written straight to their places, in one chunk of any size). The
-// three steps of neighbouring chunks overlap, so that no rank waits for another in each step.
+// shared: then the stripes are written straight to their places, in one chunk of any size). Several
+// chunks are under way at once, so that no rank waits for another in each step.
 #pragma once
 
 #include "collectives/local/arrival.h"

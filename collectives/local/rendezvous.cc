@@ -111,9 +111,10 @@ class Meeting {
   void share_segment(Membership& members) {
     const auto& node = members.topology.nodes[members.topology.node_of[options_.rank]];
     // A rank that is alone on its node has a segment too: the algorithms need no case for it.
+    const std::size_t node_count = members.topology.nodes.size();
     if (options_.rank == node.front()) {
       members.segment =
-          Segment::create(int(node.size()), stage_bytes(members.topology.nodes.size()));
+          Segment::create(int(node.size()), stage_bytes(node_count), stage_count(node_count));
       for (const Link& link : members.links) {
         if (link.same_node) send_fd(link.data.get(), members.segment.fd());
       }
@@ -206,7 +207,12 @@ Membership meet(const Options& options) {
 std::size_t stage_bytes(std::size_t node_count) {
   // Inside a node a chunk should stay in the second-level cache; between nodes each chunk costs two
   // round trips, which only a large one pays back.
-  return node_count == 1 ? 512 * 1024 : 4 * 1024 * 1024;
+  return node_count == 1 ? 256 * 1024 : 4 * 1024 * 1024;
+}
+
+int stage_count(std::size_t node_count) {
+  // Deep enough that a rank which loses its core for a while does not stop the others at once.
+  return node_count == 1 ? 8 : 3;
 }
 
 }  // namespace af::local

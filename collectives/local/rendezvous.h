@@ -19,7 +19,8 @@ struct Membership {
 // Collective. Throws CommunicatorError: timeout (with the ranks that did not come), store, system.
 Membership meet(const Options& options);
 
-// Size of a chunk in the segment of a world of so many nodes.
+// Size and number of the chunks under way in the segment of a world of so many nodes.
 std::size_t stage_bytes(std::size_t node_count);
+int stage_count(std::size_t node_count);
 
 }  // namespace af::local

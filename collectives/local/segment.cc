@@ -35,16 +35,18 @@ std::size_t Segment::stage_begin(int ranks) {
   return small_begin(ranks) + std::size_t(ranks) * 2 * kSmallBytes;
 }
 
-Segment Segment::create(int ranks, std::size_t stage_bytes) {
+Segment Segment::create(int ranks, std::size_t stage_bytes, int stages) {
   Segment segment;
   segment.fd_.reset(memfd_create("af-collectives", MFD_CLOEXEC));
   if (!segment.fd_) fail("cannot make shared memory (memfd_create)");
   // Pages are taken at the first touch: what a world does not use costs nothing.
-  const std::size_t bytes = stage_begin(ranks) + (std::size_t(ranks) + 1) * kStages * stage_bytes;
+  const std::size_t bytes =
+      stage_begin(ranks) + (std::size_t(ranks) + 1) * std::size_t(stages) * stage_bytes;
   if (ftruncate(segment.fd_.get(), off_t(bytes)) != 0) fail("cannot size shared memory");
   segment.map(bytes);
   SegmentHeader* const made = new (segment.base_) SegmentHeader{};
   made->ranks = std::uint32_t(ranks);
+  made->stages = std::uint32_t(stages);
   made->stage_bytes = stage_bytes;
   made->total_bytes = bytes;
   for (int i = 0; i < ranks; ++i) new (&segment.slot(i)) RankSlot{};
@@ -103,7 +105,7 @@ char* Segment::small(int index, std::uint64_t parity) const {
 }
 
 char* Segment::stage(int index, std::uint64_t tick) const {
-  const std::size_t place = std::size_t(index) * kStages + tick % kStages;
+  const std::size_t place = std::size_t(index) * stages() + tick % stages();
   return base_ + stage_begin(ranks()) + place * stage_bytes();
 }
 

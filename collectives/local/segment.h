@@ -49,7 +49,7 @@ struct SegmentHeader {
   static constexpr std::uint64_t kMagic = 0x31304c4f43464641;  // "AFFCOL01"
   std::uint64_t magic;
   std::uint32_t ranks;
-  std::uint32_t reserved;
+  std::uint32_t stages;  // chunks that may be under way at once
   std::uint64_t stage_bytes;
   std::uint64_t total_bytes;
   // 0 none, 1 being written, 2 there. Whoever moves it from 0 to 1 writes the record.
@@ -60,11 +60,10 @@ struct SegmentHeader {
 class Segment {
  public:
   static constexpr std::size_t kSmallBytes = 64 * 1024;  // of one small message
-  static constexpr int kStages = 3;                      // depth of the chunk pipeline
 
   Segment() = default;
   // `stage_bytes`: size of a chunk, a multiple of 4096. Throws CommunicatorError (system).
-  static Segment create(int ranks, std::size_t stage_bytes);
+  static Segment create(int ranks, std::size_t stage_bytes, int stages);
   static Segment attach(UniqueFd fd);  // checks what it finds
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&& other) noexcept;
@@ -74,6 +73,7 @@ class Segment {
   int fd() const { return fd_.get(); }
   int ranks() const { return int(header().ranks); }
   std::size_t stage_bytes() const { return header().stage_bytes; }
+  std::size_t stages() const { return header().stages; }
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   RankSlot& slot(int index) const;
   char* small(int index, std::uint64_t parity) const;  // kSmallBytes

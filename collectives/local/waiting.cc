@@ -74,6 +74,13 @@ void Waiting::for_one(Counter RankSlot::*which, int index, std::uint64_t target,
   set_blocked_on(-1);
 }
 
+bool Waiting::all_reached(Counter RankSlot::*counter, std::uint64_t target) const {
+  for (int i = 0; i < int(mates_.size()); ++i) {
+    if (i != index_ && !reached(segment_.slot(i).*counter, target)) return false;
+  }
+  return true;
+}
+
 void Waiting::for_all(Counter RankSlot::*counter, std::uint64_t target,
                       Clock::time_point deadline) {
   // From the next rank on, so that not all ranks sleep on the same line.

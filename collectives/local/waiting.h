@@ -33,6 +33,7 @@ class Waiting {
   // peer_lost if a rank that is waited for is gone, timeout at the deadline.
   void for_one(Counter RankSlot::*counter, int index, std::uint64_t target,
                Clock::time_point deadline);
+  bool all_reached(Counter RankSlot::*counter, std::uint64_t target) const;  // does not wait
   void for_all(Counter RankSlot::*counter, std::uint64_t target, Clock::time_point deadline);
 
   // Notes whom this rank waits for outside shared memory (-1: nobody).

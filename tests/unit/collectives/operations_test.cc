@@ -153,7 +153,7 @@ TEST_P(Operations, SmallOfEveryType) {
 
 TEST_P(Operations, LargeOfEveryType) {
   with_threads(nodes(), [](Communicator& world) {
-    // Three chunks of 512 KiB in every type, and no multiple of anything.
+    // Five chunks of 256 KiB in every type, and no multiple of anything.
     for (const DataType type : kTypes) {
       check_all(world, type, 1'100'007 / size_of(type), false, true);
     }

@@ -7,7 +7,11 @@ comma := ,
 TORCH_PREFIX := $(if $(TORCH_DIR),$(TORCH_DIR),/usr)
 TORCH_LIBDIR := $(if $(TORCH_DIR),$(TORCH_DIR)/lib,)
 # -isystem: torch's own headers do not pass our warnings.
-TORCH_CPPFLAGS := $(if $(TORCH_DIR),-isystem $(TORCH_PREFIX)/include) \
+ifneq ($(TORCH_DIR),)
+# A wheel's include/ has a copy of fmt, another version than the libfmt that we link: ours goes first.
+$(shell mkdir -p $(BUILD)/obj/headers && ln -sfn /usr/include/fmt $(BUILD)/obj/headers/fmt)
+endif
+TORCH_CPPFLAGS := $(if $(TORCH_DIR),-isystem $(BUILD)/obj/headers -isystem $(TORCH_PREFIX)/include) \
   -isystem $(TORCH_PREFIX)/include/torch/csrc/api/include
 TORCH_LIBS := $(if $(TORCH_LIBDIR),-L$(TORCH_LIBDIR) -Wl$(comma)-rpath$(comma)$(TORCH_LIBDIR)) -ltorch -ltorch_cpu -lc10
 HDF5_CPPFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags hdf5 2>/dev/null))

@@ -2,6 +2,7 @@
 #include "af/train/module_state.h"
 
 #include <memory>
+#include <sstream>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -42,10 +43,13 @@ at::Tensor tensor_at(const State& state, const std::string& name, const at::Tens
 // in 2.x.
 template <typename Map>
 typename Map::key_type key_of(const Map&, const at::Tensor& parameter) {
-  if constexpr (std::is_same_v<typename Map::key_type, std::string>)
-    return c10::guts::to_string(parameter.unsafeGetTensorImpl());
-  else
+  if constexpr (std::is_same_v<typename Map::key_type, std::string>) {
+    std::ostringstream text;
+    text << parameter.unsafeGetTensorImpl();
+    return text.str();
+  } else {
     return parameter.unsafeGetTensorImpl();
+  }
 }
 
 }  // namespace

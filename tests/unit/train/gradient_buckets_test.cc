@@ -49,6 +49,7 @@ TEST(PlanBuckets, TypesAndDevicesDoNotMix) {
 
 TEST(PlanBuckets, EveryParameterOnceWithoutOverlap) {
   std::vector<ParameterShape> shapes;
+  shapes.reserve(50);
   for (int i = 0; i < 50; ++i) shapes.push_back({1 + (i * 37) % 101});
   std::set<std::size_t> seen;
   for (const BucketPlan& bucket : plan_buckets(shapes, 1000)) {

@@ -56,7 +56,7 @@ class Agent {
       text_ += more;
     }
     const size_t end = text_.find('\n');
-    const json line = json::parse(text_.substr(0, end));
+    json line = json::parse(text_.substr(0, end));
     text_.erase(0, end + 1);
     return line;
   }

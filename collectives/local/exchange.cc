@@ -20,8 +20,8 @@ constexpr std::size_t kVectors = 8;  // pieces per system call
 
 }  // namespace
 
-Exchange::Exchange(const std::vector<Link>& links, Alarm& alarm, Waiting& waiting)
-    : alarm_(alarm), waiting_(waiting) {
+Exchange::Exchange(const std::vector<Link>& links, Alarm& alarm, Waiting& waiting, Inquiry& inquiry)
+    : alarm_(alarm), waiting_(waiting), inquiry_(inquiry) {
   for (const Link& link : links) {
     if (!link.same_node) lines_.push_back({link.rank, link.data.get(), {}, {}, {}});
   }
@@ -73,7 +73,14 @@ void Exchange::run(Clock::time_point deadline, std::chrono::milliseconds timeout
       wait(deadline, timeout);
     }
   }
-  waiting_.set_blocked_on(-1);
+  set_waiting_for({});
+}
+
+void Exchange::set_waiting_for(const std::vector<int>& ranks) {
+  if (ranks == waiting_for_) return;
+  waiting_for_ = ranks;
+  waiting_.set_blocked_on(ranks.empty() ? -1 : ranks.front());
+  inquiry_.set_waiting_for(ranks);
 }
 
 bool Exchange::push(Line& line) {
@@ -167,9 +174,12 @@ void Exchange::wait(Clock::time_point deadline, std::chrono::milliseconds timeou
     polled.push_back({line.fd, events, 0});
     missing.push_back(line.rank);
   }
-  waiting_.set_blocked_on(missing.front());
+  set_waiting_for(missing);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
   if (left.count() <= 0) {
+    const auto patience = deadline_after(timeout).patience;
+    missing = inquiry_.find_culprits(missing, patience);
+    alarm_.check();  // a rank that is nearer to the culprit may have reported meanwhile
     throw CommunicatorError(CommunicatorError::Kind::timeout,
                             list_ranks(missing) + " did not take part within " +
                                 std::to_string(double(timeout.count()) / 1000).substr(0, 5) + " s",

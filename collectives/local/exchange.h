@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "collectives/local/handshake.h"
+#include "collectives/local/inquiry.h"
 
 namespace af::local {
 
@@ -27,7 +28,7 @@ static_assert(sizeof(WireHeader) == 32);
 class Exchange {
  public:
   // Uses the links of ranks on other nodes. All arguments must outlive it.
-  Exchange(const std::vector<Link>& links, Alarm& alarm, Waiting& waiting);
+  Exchange(const std::vector<Link>& links, Alarm& alarm, Waiting& waiting, Inquiry& inquiry);
 
   // Queues the header of an operation on all links.
   void begin(const WireHeader& header);
@@ -55,12 +56,15 @@ class Exchange {
   bool pull(Line& line);
   void check_header(const Line& line) const;
   [[noreturn]] void lost(const Line& line);
+  void set_waiting_for(const std::vector<int>& ranks);
   void wait(Clock::time_point deadline, std::chrono::milliseconds timeout);
 
   Alarm& alarm_;
   Waiting& waiting_;
+  Inquiry& inquiry_;
   std::vector<Line> lines_;
   WireHeader sent_;
+  std::vector<int> waiting_for_;
 };
 
 }  // namespace af::local

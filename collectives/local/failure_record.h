@@ -12,6 +12,10 @@ namespace af::local {
 // is).
 struct FailureRecord {
   static constexpr std::uint32_t kMagic = 0x4c494146;  // "FAIL"
+  // The same frame carries a question and its answer (inquiry.h): `ranks` is what the answering
+  // rank waits for.
+  static constexpr std::uint32_t kAsk = 0x3f4b5341;     // "ASK?"
+  static constexpr std::uint32_t kAnswer = 0x57534e41;  // "ANSW"
   std::uint32_t magic = kMagic;
   std::int32_t kind = 0;    // CommunicatorError::Kind
   std::int32_t origin = 0;  // rank that found it

@@ -44,7 +44,8 @@ class LocalBackend : public HostBackend {
         alarm_(options.rank, options.world_size),
         buffers_(int(node().size()), members_.topology.index_of[options.rank]),
         waiting_(members_.topology, options.rank, members_.segment, alarm_),
-        exchange_(members_.links, alarm_, waiting_) {
+        inquiry_(options.rank, members_.links, waiting_),
+        exchange_(members_.links, alarm_, waiting_, inquiry_) {
     waiting_.set_timeout_text(options.timeout);
     std::vector<int> control_fds;
     for (const local::Link& link : members_.links) control_fds.push_back(link.control.get());
@@ -52,7 +53,7 @@ class LocalBackend : public HostBackend {
     std::vector<int> lifelines = control_fds;
     for (const local::Link& link : members_.links) lifelines.push_back(link.data.get());
     fork_guard_.emplace(lifelines);
-    watcher_.emplace(members_.links, alarm_);
+    watcher_.emplace(members_.links, alarm_, inquiry_);
     const local::Topology& topology = members_.topology;
     if (topology.nodes.size() == 1) {
       node_.emplace(topology, options.rank, members_.segment, waiting_, buffers_);
@@ -148,6 +149,7 @@ class LocalBackend : public HostBackend {
   local::Alarm alarm_;
   local::SharedBuffers buffers_;
   local::Waiting waiting_;
+  local::Inquiry inquiry_;
   local::Exchange exchange_;
   std::optional<local::ForkGuard> fork_guard_;
   std::optional<local::Watcher> watcher_;  // joined before what it watches goes

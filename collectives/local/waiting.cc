@@ -30,7 +30,7 @@ inline void relax() {
 Deadline deadline_after(std::chrono::milliseconds timeout) {
   const auto now = Clock::now();
   const auto step = std::min(timeout / 10, std::chrono::milliseconds(500));
-  return {now + timeout - 2 * step, now + timeout - step, now + timeout, timeout};
+  return {now + timeout - 2 * step, now + timeout - step, now + timeout, timeout, step / 2};
 }
 
 Waiting::Waiting(const Topology& topology, int rank, const Segment& segment, Alarm& alarm)
@@ -90,6 +90,11 @@ void Waiting::for_all(Counter RankSlot::*counter, std::uint64_t target,
 
 void Waiting::set_blocked_on(int rank) {
   if (segment_) segment_.slot(index_).blocked_on.store(rank + 1, std::memory_order_relaxed);
+}
+
+int Waiting::blocked_on() const {
+  if (!segment_) return -1;
+  return segment_.slot(index_).blocked_on.load(std::memory_order_relaxed) - 1;
 }
 
 int Waiting::culprit(int rank) const {

@@ -21,6 +21,7 @@ struct Deadline {
   Clock::time_point network;  // for data of another node
   Clock::time_point result;   // for a rank of the node that itself waits for another node
   std::chrono::milliseconds timeout;
+  std::chrono::milliseconds patience;  // for answers of ranks that are asked what they wait for
 };
 Deadline deadline_after(std::chrono::milliseconds timeout);
 
@@ -38,6 +39,7 @@ class Waiting {
 
   // Notes whom this rank waits for outside shared memory (-1: nobody).
   void set_blocked_on(int rank);
+  int blocked_on() const;  // -1: nobody. From any thread.
   // The rank that is at fault if `rank` does not come: follows who waits for whom.
   int culprit(int rank) const;
   void set_timeout_text(std::chrono::milliseconds timeout) { timeout_ = timeout; }

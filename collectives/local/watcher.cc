@@ -11,9 +11,10 @@
 
 namespace af::local {
 
-Watcher::Watcher(const std::vector<Link>& links, Alarm& alarm)
+Watcher::Watcher(const std::vector<Link>& links, Alarm& alarm, Inquiry& inquiry)
     : links_(links),
       alarm_(alarm),
+      inquiry_(inquiry),
       stop_(eventfd(0, EFD_CLOEXEC)),
       records_(links.size()),
       got_(links.size()) {
@@ -64,8 +65,13 @@ bool Watcher::read_control(std::size_t link) {
     got_[link] += std::size_t(n);
     if (got_[link] < sizeof(record)) continue;
     got_[link] = 0;
-    if (record.magic != FailureRecord::kMagic) return false;
-    alarm_.raise_from_peer(record);
+    if (record.magic == FailureRecord::kMagic) {
+      alarm_.raise_from_peer(record);
+    } else if (record.magic == FailureRecord::kAsk || record.magic == FailureRecord::kAnswer) {
+      inquiry_.receive(links_[link], record);
+    } else {
+      return false;
+    }
   }
 }
 

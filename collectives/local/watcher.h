@@ -8,13 +8,14 @@
 
 #include "collectives/local/alarm.h"
 #include "collectives/local/handshake.h"
+#include "collectives/local/inquiry.h"
 
 namespace af::local {
 
 class Watcher {
  public:
-  // `links` and `alarm` must outlive it.
-  Watcher(const std::vector<Link>& links, Alarm& alarm);
+  // All arguments must outlive it.
+  Watcher(const std::vector<Link>& links, Alarm& alarm, Inquiry& inquiry);
   ~Watcher();
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
@@ -26,6 +27,7 @@ class Watcher {
 
   const std::vector<Link>& links_;
   Alarm& alarm_;
+  Inquiry& inquiry_;
   UniqueFd stop_;
   std::vector<FailureRecord> records_;  // being received, by link
   std::vector<std::size_t> got_;        // bytes of it

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,6 +28,7 @@ using nlohmann::json;
 
 constexpr double kAbandonGrace = 3;  // seconds for ranks whose coordinator has gone
 constexpr double kEndWithin = 5;     // for processes that the kernel cannot end at once
+constexpr auto kDieWithin = std::chrono::seconds(10);  // after KILL; freeing much memory takes time
 constexpr double kFlushWithin = 30;  // for a reader of our output that has stopped reading
 constexpr auto kRetryWhenFull = std::chrono::milliseconds(20);
 
@@ -74,6 +76,10 @@ Agent::~Agent() = default;
 void Agent::start() {
   become_subreaper();
   for (size_t i = 0; i < setup_.ranks.size(); ++i) start_one(i);
+}
+
+std::vector<int> Agent::not_started() const {
+  return {setup_.ranks.begin() + static_cast<std::ptrdiff_t>(ranks_.size()), setup_.ranks.end()};
 }
 
 void Agent::start_one(size_t index) {
@@ -169,14 +175,20 @@ void Agent::read(Rank& rank, LogMerger::Stream stream) {
 }
 
 // What a rank has written before it died is in its pipes still: nothing of it may be lost, and its
-// last lines are wanted for the report.
+// last lines are wanted for the report. No more than is there now: a process that it has left
+// behind may write faster than we read.
 void Agent::drain(Rank& rank) {
   for (const auto stream : {LogMerger::kStdout, LogMerger::kStderr}) {
     Output& out = rank.out[stream];
+    int there = 0;
+    if (!out.open || ::ioctl(out.descriptor.native_handle(), FIONREAD, &there) != 0) continue;
     char buffer[65536];
-    ssize_t n = 0;
-    while (out.open && (n = ::read(out.descriptor.native_handle(), buffer, sizeof buffer)) > 0)
+    while (there > 0) {
+      const ssize_t n = ::read(out.descriptor.native_handle(), buffer, sizeof buffer);
+      if (n <= 0) break;
       rank.log.feed(stream, {buffer, static_cast<size_t>(n)});
+      there -= static_cast<int>(n);
+    }
   }
 }
 
@@ -275,7 +287,16 @@ void Agent::end_ranks(double grace) {
   deliver(SIGCONT);
   kill_timer_.expires_after(std::chrono::milliseconds(static_cast<int64_t>(grace * 1000)));
   kill_timer_.async_wait([this](const asio::error_code& error) {
-    if (!error) deliver(SIGKILL);
+    if (error) return;
+    deliver(SIGKILL);
+    kill_timer_.expires_after(kDieWithin);
+    kill_timer_.async_wait([this](const asio::error_code& again) {
+      if (again) return;
+      // In uninterruptible sleep (a dead file server, a broken GPU): the world must not wait for it
+      // until the job's time is over. finish() says which process it is.
+      for (const auto& rank : ranks_)
+        if (rank->running) rank_ended(*rank, SIGKILL);
+    });
   });
 }
 

@@ -49,8 +49,9 @@ class Agent {
   Agent(asio::io_context& io, OutputWriter& writer, AgentSetup setup, OnFinished on_finished);
   ~Agent();
 
-  // Starts all ranks. Throws Error if one cannot be; those that run already are ended by finish().
+  // Starts all ranks. Throws Error if one cannot be; those that run already go on until an order.
   void start();
+  std::vector<int> not_started() const;  // ranks of this agent
   // Where messages go; those of before were kept.
   void set_uplink(Uplink uplink);
   void on_order(const nlohmann::json& order);

@@ -72,7 +72,10 @@ class AgentProcess {
     try {
       agent_->start();
     } catch (const Error& error) {
-      to_coordinator({{"op", "cannot_start"}, {"why", error.what()}, {"code", kExitCannotStart}});
+      to_coordinator({{"op", "cannot_start"},
+                      {"why", error.what()},
+                      {"code", kExitCannotStart},
+                      {"ranks", agent_->not_started()}});
     }
     if (coordinator_ != nullptr) say_plan();
     io_.run();

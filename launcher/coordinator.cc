@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 
@@ -23,6 +24,7 @@ constexpr seconds kLeaveWithin{15};
 // ever.
 constexpr seconds kStopWithin{600};
 constexpr double kDefaultGetSeconds = 300;
+constexpr double kMostGetSeconds = 1e9;  // more would overflow the clock, and end at once
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -82,8 +84,7 @@ void Coordinator::on_message(int task, const json& message) {
   const std::string op = message.value("op", "");
   if (op == "rank_exit") return rank_exit(message);
   if (op == "told") return told(task, message.value("signal", 0));
-  if (op == "cannot_start")
-    return cannot_start(task, message.value("why", ""), message.value("code", kExitCannotStart));
+  if (op == "cannot_start") return cannot_start(task, message);
   if (op == "set") {
     const json key = message.value("key", json()), value = message.value("value", json());
     if (!key.is_string() || !value.is_string())
@@ -108,7 +109,8 @@ void Coordinator::get(int task, const json& message) {
   // The whole message would be kept with its text otherwise.
   const json reference = {{"ref", message.value("ref", 0)}};
   keys_.get(key.get<std::string>(),
-            std::chrono::milliseconds(static_cast<int64_t>(std::max(0.0, patience) * 1000)),
+            std::chrono::milliseconds(
+                static_cast<int64_t>(std::clamp(patience, 0.0, kMostGetSeconds) * 1000)),
             [this, task, reference](const std::optional<std::string>& value) {
               if (value)
                 reply(task, reference, {{"ok", true}, {"value", *value}});
@@ -181,9 +183,12 @@ void Coordinator::front_left() {
   check_over();
 }
 
-void Coordinator::cannot_start(int task, const std::string& why, int code) {
-  broken(fmt::format("cannot start the ranks of task {} on {}: {}", task, host_of(task), why), code,
-         ranks_of(task));
+// Only the ranks that were never started are gone: outside Slurm one agent has them all, some may
+// run already, and nobody would tell of the end of the others.
+void Coordinator::cannot_start(int task, const json& message) {
+  broken(fmt::format("cannot start the ranks of task {} on {}: {}", task, host_of(task),
+                     message.value("why", "")),
+         message.value("code", kExitCannotStart), message.value("ranks", ranks_of(task)));
   check_over();
 }
 

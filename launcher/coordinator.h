@@ -39,9 +39,9 @@ class Coordinator {
   // From the front: for all ranks.
   void signal_all(int signal, const std::string& route);
   void front_left();
-  void cannot_start(int task, const std::string& why, int code);
 
  private:
+  void cannot_start(int task, const nlohmann::json& message);
   void rank_exit(const nlohmann::json& message);
   void told(int task, int signal);
   void note_stop(int signal);

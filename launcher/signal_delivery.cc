@@ -27,6 +27,8 @@ uint64_t signal_mask(pid_t pid, const std::string& name) {
 }  // namespace
 
 bool deliver_signal(pid_t pid, int signal) {
+  // Nothing can drop this one, and a main thread that has left with pthread_exit() takes none.
+  if (signal == SIGKILL) return ::kill(pid, signal) == 0;
   const uint64_t bit = uint64_t{1} << (signal - 1);
   if ((signal_mask(pid, "SigBlk:") & bit) == 0) return ::syscall(SYS_tgkill, pid, pid, signal) == 0;
   for (int i = 0; i < 200 && (signal_mask(pid, "ShdPnd:") & bit) != 0; ++i)

@@ -81,3 +81,21 @@ def test_an_unwritable_directory_is_one_line(tmp_path):
     assert (process.returncode, out) == (122, "")
     assert len(err.splitlines()) == 1 and "/proc/x" in err
     assert pathlib.Path(tmp_path / "af-runs").exists() is False
+
+
+def test_a_program_that_cannot_be_executed_ends_the_world(tmp_path):
+    (tmp_path / "program").write_text("#!/nonexistent\n")
+    (tmp_path / "program").chmod(0o755)
+    process = popen(tmp_path, "--workers", "3", "./program")
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 122
+    assert "cannot start the ranks" in err and "program" in err
+
+
+def test_a_flood_from_what_a_rank_left_behind_ends_with_the_world(tmp_path):
+    flood = "yes & until grep -q '^wchar: [1-9]' /proc/$!/io; do :; done; exit 3"
+    process = popen(tmp_path, "sh", "-c", flood)
+    while process.stdout.read(1 << 20):
+        pass
+    assert process.wait(timeout=30) == 3
+    assert of_run(tmp_path) == []

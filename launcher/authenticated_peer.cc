@@ -42,6 +42,10 @@ void set_options(LineConnection::Socket& socket) {
   socket.set_option(Seconds(10), ignored);
   socket.set_option(Interval(5), ignored);
   socket.set_option(Probes(3), ignored);
+  // Keep-alive is silent while data waits for its acknowledgement: that alone would take 15
+  // minutes.
+  using Unacknowledged = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_USER_TIMEOUT>;
+  socket.set_option(Unacknowledged(30 * 1000), ignored);
 }
 
 }  // namespace
@@ -69,7 +73,11 @@ PeerAddress parse_peer_address(const std::string& text) {
 
 struct AuthenticatedListener::State : std::enable_shared_from_this<State> {
   State(asio::io_context& context, std::string key, OnPeer callback)
-      : io(context), acceptor(context), secret(std::move(key)), on_peer(std::move(callback)) {}
+      : io(context),
+        acceptor(context),
+        retry(context),
+        secret(std::move(key)),
+        on_peer(std::move(callback)) {}
 
   void listen() {
     asio::error_code error;
@@ -91,8 +99,15 @@ struct AuthenticatedListener::State : std::enable_shared_from_this<State> {
     acceptor.async_accept(
         [self = shared_from_this()](const asio::error_code& error, tcp::socket s) {
           if (error == asio::error::operation_aborted || !self->acceptor.is_open()) return;
-          if (!error) self->challenge(std::move(s));
-          self->accept();
+          if (!error) {
+            self->challenge(std::move(s));
+            return self->accept();
+          }
+          // Out of descriptors, for one: at once it would fail again, and for ever.
+          self->retry.expires_after(kRetryAfter);
+          self->retry.async_wait([self](const asio::error_code& cancelled) {
+            if (!cancelled && self->acceptor.is_open()) self->accept();
+          });
         });
   }
 
@@ -132,6 +147,7 @@ struct AuthenticatedListener::State : std::enable_shared_from_this<State> {
 
   asio::io_context& io;
   tcp::acceptor acceptor;
+  asio::steady_timer retry;
   std::string secret;
   OnPeer on_peer;
 };
@@ -146,6 +162,7 @@ AuthenticatedListener::AuthenticatedListener(asio::io_context& io, std::string s
 AuthenticatedListener::~AuthenticatedListener() {
   asio::error_code ignored;
   state_->acceptor.close(ignored);
+  state_->retry.cancel();
   state_->on_peer = nullptr;
 }
 
@@ -164,6 +181,14 @@ struct Connecting : std::enable_shared_from_this<Connecting> {
     const auto address = asio::ip::make_address(peer.address, error);
     if (error) return finish("it is no address");
     socket = tcp::socket(io);
+    // A firewall that drops packets gives no answer for two minutes.
+    timer.expires_at(deadline);
+    timer.async_wait([self = shared_from_this()](asio::error_code cancelled) {
+      if (cancelled || self->done) return;
+      self->finish("no answer");
+      asio::error_code ignored;
+      self->socket.close(ignored);
+    });
     socket.async_connect({address, peer.port}, [self = shared_from_this()](asio::error_code e) {
       if (self->done) return;
       if (!e) return self->prove();

@@ -11,6 +11,11 @@ namespace {
 constexpr size_t kLongestLine = 4 << 20;
 }  // namespace
 
+// The buffer has the limit itself, or a peer that never ends its line (and has not proved anything
+// yet) could fill the memory.
+LineConnection::LineConnection(Socket socket)
+    : socket_(std::move(socket)), input_(kLongestLine + 1) {}
+
 std::shared_ptr<LineConnection> LineConnection::start(Socket socket, OnLine on_line,
                                                       OnClose on_close) {
   std::shared_ptr<LineConnection> connection(new LineConnection(std::move(socket)));
@@ -30,8 +35,8 @@ void LineConnection::read() {
       socket_, input_, '\n',
       [self = shared_from_this()](const asio::error_code& error, size_t size) {
         if (!self->open_) return;
+        if (error == asio::error::not_found) return self->fail("a line is too long");
         if (error) return self->fail(error == asio::error::eof ? "closed" : error.message());
-        if (size > kLongestLine) return self->fail("a line is too long");
         const auto begin = asio::buffers_begin(self->input_.data());
         const std::string line(begin, begin + static_cast<std::ptrdiff_t>(size) - 1);
         self->input_.consume(size);

@@ -34,7 +34,7 @@ class LineConnection : public std::enable_shared_from_this<LineConnection> {
   Socket& socket() { return socket_; }
 
  private:
-  explicit LineConnection(Socket socket) : socket_(std::move(socket)) {}
+  explicit LineConnection(Socket socket);
   void read();
   void write();
   void fail(const std::string& reason);

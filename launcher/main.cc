@@ -56,7 +56,11 @@ int launch(const af::Options& options) {
     try {
       return af::run_agent(options, context, environment, control);
     } catch (const std::exception& error) {
-      return complain(error.what(), af::kExitCannotStart);
+      const std::string where =
+          context.mode == af::LaunchMode::kStep
+              ? fmt::format(" (task {} on {})", context.task, context.node_name)
+              : "";
+      return complain((error.what() + where).c_str(), af::kExitCannotStart);
     }
   });
 }

@@ -37,6 +37,23 @@ std::string read_line(const UniqueFd& fd) {
   return line;
 }
 
+TEST(SessionServer, LeavesAClientWhoseLineNeverEnds) {
+  asio::io_context io;
+  const std::string name = "af-test-" + random_hex(8);
+  SessionServer server(io, name, nullptr);
+  std::thread client([&] {
+    const UniqueFd endless = connect_to(name);
+    const std::string text(1 << 20, 'x');
+    ssize_t sent = 1;
+    for (int i = 0; i < 64 && sent > 0; ++i)
+      sent = ::send(endless.get(), text.data(), text.size(), MSG_NOSIGNAL);
+    EXPECT_LE(sent, 0) << "64 MiB were taken";
+    io.stop();
+  });
+  io.run_for(std::chrono::seconds(60));
+  client.join();
+}
+
 TEST(SessionServer, AnswersRequestsAndSurvivesBrokenClients) {
   asio::io_context io;
   const std::string name = "af-test-" + random_hex(8);

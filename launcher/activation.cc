@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,6 +62,7 @@ pid_t start_shell(const std::vector<std::string>& scripts, const Environment& en
     ::fcntl(3, F_SETFD, 0);
   else
     ::dup2(output, 3);
+  ::syscall(SYS_close_range, 4U, ~0U, CLOSE_RANGE_CLOEXEC);  // sockets of ours
   restore_signals();
   ::execve("/bin/bash", arguments.data(), variables.data());
   ::_exit(127);

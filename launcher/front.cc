@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <linux/close_range.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -121,6 +123,8 @@ class Front {
     // srun ends the step when it is told TERM: nothing is left if this process is killed.
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (::getppid() != self_pid) ::_exit(kExitLauncherLost);
+    // asio's listening socket has no close-on-exec: in srun's hands it would outlive us.
+    ::syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
     restore_signals();
     ::execvpe("srun", argv_pointers.data(), environment_pointers.data());
     ::_exit(errno == ENOENT ? kExitNotFound : kExitCannotExecute);

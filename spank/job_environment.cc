@@ -34,10 +34,6 @@ std::string run_id(const StepFacts& step) {
   return std::to_string(step.job_id);
 }
 
-std::vector<VariableChange> identity(const StepFacts& step) {
-  return {{"AF_RUN_ID", run_id(step)}, {"AF_ATTEMPT", std::to_string(step.restarts)}};
-}
-
 bool is_af_job(const StepFacts& step) {
   return step.kind != StepKind::kExtern &&
          find(step.environment, forwarded_name(spec_of(SettingId::kMaxWorkers)));
@@ -55,7 +51,8 @@ std::vector<VariableChange> environment_changes(const StepFacts& step, const Fil
       changes.emplace_back(spec.env_name, std::nullopt);
     }
   }
-  for (const VariableChange& change : identity(step)) changes.push_back(change);
+  changes.emplace_back("AF_RUN_ID", run_id(step));
+  changes.emplace_back("AF_ATTEMPT", std::to_string(step.restarts));
 
   const bool script = step.kind == StepKind::kBatch || step.kind == StepKind::kInteractive;
   const std::string* cpus = find(before, forwarded_name(spec_of(SettingId::kCpusPerWorker)));

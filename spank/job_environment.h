@@ -30,8 +30,6 @@ using VariableChange = std::pair<std::string, std::optional<std::string>>;
 
 // The same over requeues, another for each task of an array: "17", "12_3".
 std::string run_id(const StepFacts& step);
-// AF_RUN_ID and AF_ATTEMPT.
-std::vector<VariableChange> identity(const StepFacts& step);
 // Whether the job was submitted with af's options.
 bool is_af_job(const StepFacts& step);
 // What to change in the environment of an af job's step. Pure but for `files`.

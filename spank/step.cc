@@ -101,6 +101,16 @@ bool switched_off(const PluginArguments& arguments) {
   }
 }
 
+// For root: looks at nothing. The person's paths may lie on a file server that gives root no right
+// on, or that does not answer.
+class NoFiles : public FileView {
+ public:
+  bool exists(const std::string&) const override { return false; }
+  bool is_directory(const std::string&) const override { return false; }
+  bool is_writable(const std::string&) const override { return false; }
+  std::string real_path(const std::string& path) const override { return path; }
+};
+
 void set_variables(spank_t spank, const std::vector<VariableChange>& changes) {
   for (const auto& [name, value] : changes) {
     const auto code = value ? spank_setenv(spank, name.c_str(), value->c_str(), 1)
@@ -168,12 +178,13 @@ int step_options_seen(spank_t spank) {
     if (!step.is_af) return 0;
     step.mark = mark_of(spank, step.facts, step_id);
     step.tasks = number_of(spank, S_JOB_LOCAL_TASK_COUNT).value_or(1);
-    const auto changes = environment_changes(step.facts, real_file_view());
+    const auto changes = environment_changes(step.facts, NoFiles());
     for (const auto& [name, value] : changes) {
       if (name == spec_of(SettingId::kEnv).env_name && value) step.env_prefix = *value;
     }
     set_variables(spank, changes);
   } catch (const std::exception& error) {
+    if (!step.is_af) report_error(error.what());  // a plain job goes on
     step.error = error.what();
   }
   return 0;
@@ -181,7 +192,7 @@ int step_options_seen(spank_t spank) {
 
 int step_task_init(spank_t spank) {
   StepState& step = state();
-  if (!step.is_af && step.error.empty()) return 0;
+  if (!step.is_af) return 0;
   if (step.error.empty()) step.error = missing_environment(step.env_prefix);
   if (!step.error.empty()) {
     report_error(step.error);
@@ -190,8 +201,9 @@ int step_task_init(spank_t spank) {
     if (step.facts.kind == StepKind::kBatch) dprintf(STDERR_FILENO, "af: %s\n", step.error.c_str());
     return -1;
   }
-  // Again: Slurm 22.05 tells a batch step of its restarts only now (SLURM_RESTART_COUNT).
-  set_variables(spank, identity(facts_of(spank, step.mark.step_id)));
+  // Again: Slurm 22.05 tells a batch step of its restarts only now (SLURM_RESTART_COUNT), and only
+  // the person may see what kind of environment it is.
+  set_variables(spank, environment_changes(facts_of(spank, step.mark.step_id), real_file_view()));
   if (step.facts.kind == StepKind::kBatch) {
     const int failed = start_supervisor();  // from here on in the child
     if (failed) {

@@ -10,9 +10,8 @@
 
 #include <cctype>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <vector>
 
@@ -34,9 +33,17 @@ std::optional<std::string_view> value_of(std::string_view environ, std::string_v
   return std::nullopt;
 }
 
+// Not more than exec can have given it (6 MiB): a process may say that its environment is wherever
+// and as large as it likes (PR_SET_MM_MAP), and we are slurmstepd, outside of the job's memory
+// limit.
 std::string content(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  constexpr std::size_t kMost = 8 << 20;
+  std::string text;
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char buffer[16384];
+  for (ssize_t n; fd && text.size() < kMost && (n = ::read(fd.get(), buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<std::size_t>(n));
+  return text;
 }
 
 // Alive, of this user, and marked. A zombie has no environment left and nothing to kill.
@@ -102,14 +109,16 @@ SweepResult sweep(const SweepMark& mark, std::chrono::milliseconds limit) noexce
   SweepResult result;
   try {
     const Clock::time_point deadline = Clock::now() + limit;
+    std::set<pid_t> killed;  // one that does not die is met in every pass
     for (;;) {
       // Again until a pass finds nothing: a process may fork while we go through the list.
       result.left = 0;
       for (const pid_t pid : all_processes()) {
         if (pid == 1 || pid == ::getpid() || !kill_if_marked(pid, mark)) continue;
         ++result.left;
+        killed.insert(pid);
       }
-      result.killed += result.left;
+      result.killed = static_cast<int>(killed.size());
       if (result.left == 0 || Clock::now() >= deadline) return result;
       ::usleep(20 * 1000);
     }

@@ -16,10 +16,10 @@ namespace af {
 
 // What a process must carry in /proc/PID/environ to be swept; all of it has to match.
 struct SweepMark {
-  uid_t uid = 0;        // the job's user: the process's real uid
-  uint32_t job_id = 0;  // SLURM_JOB_ID
-  std::string run_id;   // AF_RUN_ID; empty: any, but the variable must be there
-  std::string node;     // SLURMD_NODENAME: in the sandbox, nodes share one PID namespace
+  uid_t uid = ~uid_t{0};  // the job's user: the process's real uid; until it is set, nobody's
+  uint32_t job_id = 0;    // SLURM_JOB_ID
+  std::string run_id;     // AF_RUN_ID; empty: any, but the variable must be there
+  std::string node;       // SLURMD_NODENAME: in the sandbox, nodes share one PID namespace
   // SLURM_STEP_ID. Regular step: exactly this number. Batch step (kBatchStep): processes without a
   // step number, that is, of the script itself: background steps keep their time to save.
   uint32_t step_id = 0;

@@ -5,8 +5,11 @@
 
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
+#include <system_error>
 
 #include "common/atomic_file.h"
 #include "common/batch_script.h"
@@ -28,19 +31,28 @@ bool is_unknown(std::string_view name) {
   return true;
 }
 
+// "" if there is none, or it cannot be read: then Slurm has said so. Regular files only, and not
+// any length: a pipe or a terminal would keep a command that has failed already.
+std::string script_text(const std::string& path) {
+  constexpr std::uintmax_t kLargestScript = 8 << 20;
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error) ||
+      std::filesystem::file_size(path, error) > kLargestScript || error)
+    return "";
+  try {
+    return read_file(path);
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
 void explain() noexcept {
   // A child that srun or salloc has forked is not the command.
   if (registered_by != getpid() || submission().options_complete) return;
   try {
     const std::vector<std::string> words = own_command_line();
     std::string script;
-    if (submission().tool() == Tool::kSbatch) {
-      try {
-        script = read_file(likely_operand(words));
-      } catch (const std::exception&) {
-        // No script, or not readable: then Slurm has said so.
-      }
-    }
+    if (submission().tool() == Tool::kSbatch) script = script_text(likely_operand(words));
     const std::string message = misspelled_option_message(words, script);
     if (!message.empty()) report_error(message);
   } catch (const std::exception&) {

@@ -108,11 +108,13 @@ class Supervisor {
     if (script_ended_) finish();
     for (;;) {
       siginfo_t info{};
-      const int signal = ::sigwaitinfo(&all, &info);
-      if (signal < 0) continue;
+      // Whoever is saving may not be our child, and its end then brings no SIGCHLD.
+      const timespec second{1, 0};
+      const int signal =
+          script_ended_ ? ::sigtimedwait(&all, &info, &second) : ::sigwaitinfo(&all, &info);
       if (signal == SIGCHLD)
         reap();
-      else
+      else if (signal > 0)
         pass_on(signal);
       if (script_ended_ && !somebody_is_saving()) finish();
     }

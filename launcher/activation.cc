@@ -15,6 +15,7 @@
 #include <chrono>
 #include <filesystem>
 #include <string_view>
+#include <thread>
 
 #include "common/error.h"
 #include "common/unique_fd.h"
@@ -117,9 +118,15 @@ Activated activate(const std::string& prefix, Environment before, double seconds
   write.reset();
   std::string text;
   const bool complete = read_until_end(read.get(), seconds, text);
-  if (!complete) ::kill(-pid, SIGKILL);
+  // It closes the pipe when it ends, unless a script has put another program in its place.
   int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  pid_t ended = 0;
+  for (int i = 0; complete && i < 100 && (ended = ::waitpid(pid, &status, WNOHANG)) == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  if (ended != pid) {
+    ::kill(-pid, SIGKILL);
+    while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
   }
   Activated result = parse(text);
   if (!complete || status != 0 || result.environment.empty()) {

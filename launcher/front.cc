@@ -37,6 +37,8 @@ namespace fs = std::filesystem;
 // The step has this long to end by itself when the coordinator has gone, then srun is told to end
 // it.
 constexpr std::chrono::seconds kStepEndsWithin{8};
+// More than Slurm's usual KillWait (30 s).
+constexpr std::chrono::seconds kSrunEndsWithin{60};
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -163,7 +165,7 @@ class Front {
           fmt::format("only {} of {} agents have joined within {} s: {} missing", gather_.present(),
                       tasks_, kBootstrapPatience.count(), gather_.missing()));
       code_ = kExitCannotStart;
-      ::kill(srun_, SIGTERM);
+      end_step();
     });
   }
 
@@ -173,7 +175,7 @@ class Front {
     code_ = kExitLauncherLost;
     patience_.expires_after(kStepEndsWithin);
     patience_.async_wait([this](const asio::error_code& error) {
-      if (!error) ::kill(srun_, SIGTERM);
+      if (!error) end_step();
     });
   }
 
@@ -186,7 +188,16 @@ class Front {
     // No world yet, and maybe never: Slurm may keep srun waiting for a place for the step.
     if (gather_.complete() || (signal != SIGTERM && signal != SIGINT && signal != SIGHUP)) return;
     if (!code_) code_ = kExitSignalBase + signal;
+    end_step();
+  }
+
+  void end_step() {
     ::kill(srun_, SIGTERM);
+    // srun itself waits for every task, also for those of a node that is gone.
+    patience_.expires_after(kSrunEndsWithin);
+    patience_.async_wait([this](const asio::error_code& error) {
+      if (!error) ::kill(srun_, SIGKILL);
+    });
   }
 
   void pass_on(int signal) {

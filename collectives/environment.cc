@@ -78,6 +78,9 @@ Options options_from(const Get& get) {
     if (options.backend == BackendKind::mpi) {
       reject("AF_BACKEND", "mpi", "a rank under af-launch cannot use MPI: use local");
     }
+    // What af-launch chose is for the job's GPUs. A program that keeps to host memory, because its
+    // libtorch has no CUDA for example, is not concerned.
+    if (options.backend == BackendKind::nccl) options.backend = BackendKind::automatic;
     return options;
   }
   if (by_mpi && options.backend == BackendKind::automatic) options.backend = BackendKind::mpi;

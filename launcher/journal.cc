@@ -34,7 +34,8 @@ void Journal::event(const std::string& name, const nlohmann::json& fields) {
   line["t"] = now;
   line["event"] = name;
   for (const auto& [key, value] : common_.items()) line[key] = value;
-  for (const auto& [key, value] : fields.items()) line[key] = value;
+  // A rank's report may have any fields: they do not replace the journal's own.
+  for (const auto& [key, value] : fields.items()) line.emplace(key, value);
   writer_.write(events_, dump(line) + "\n");
 }
 

@@ -62,7 +62,7 @@ enum class ReduceOp : int { sum = 0, avg = 1, min = 2, max = 3 };
 AF_PUBLIC const char* name_of(ReduceOp op);
 
 enum class BackendKind : int {
-  automatic = 0,  // AF_BACKEND if set; else nccl for a device, local for host memory
+  automatic = 0,  // nccl for a device, local for host memory
   local = 1,      // shared memory inside a node, TCP between; device memory is staged through it
   mpi = 2,        // only in programs started by mpirun or srun --mpi, never under af-launch
   nccl = 3,       // device memory only
@@ -191,7 +191,8 @@ class AF_PUBLIC Communicator {
   // Under af-launch: RANK, WORLD_SIZE, AF_GENERATION, AF_SOCKET, AF_BACKEND. Under torchrun: RANK,
   // WORLD_SIZE, MASTER_ADDR, MASTER_PORT (af serves at port + 1). Under mpirun (OMPI_COMM_WORLD_*):
   // the mpi backend, which needs no store. Alone: a world of one.
-  // AF_COLLECTIVE_TIMEOUT (seconds) sets the timeout.
+  // AF_BACKEND names the backend; under af-launch "nccl" is meant for device memory, and host
+  // memory goes over local. AF_COLLECTIVE_TIMEOUT (seconds) sets the timeout.
   static Communicator from_environment();
   // What from_environment() would use, to be changed before construction.
   static Options options_from_environment();

@@ -15,12 +15,8 @@ at::Device device_of_rank() {
 
 af::Communicator connect(at::Device device) {
   af::Options options = af::Communicator::options_from_environment();
-  if (device.is_cuda()) {
+  if (device.is_cuda())
     options.device = static_cast<int>(device.index());  // NOLINT(bugprone-signed-char-misuse)
-  } else if (options.backend == af::BackendKind::nccl) {
-    // af-launch chooses for the GPUs of the job; a libtorch without CUDA leaves them alone.
-    options.backend = af::BackendKind::local;
-  }
   return af::Communicator(options);
 }
 

@@ -59,6 +59,12 @@ TEST(Environment, BackendNames) {
   EXPECT_EQ(from({{"AF_BACKEND", "gloo"}}).backend, BackendKind::local);
 }
 
+TEST(Environment, WhatTheLauncherChoseForGpusLeavesHostMemoryAlone) {
+  const Options options =
+      from({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"AF_SOCKET", "@nobody"}, {"AF_BACKEND", "nccl"}});
+  EXPECT_EQ(options.backend, BackendKind::automatic);
+}
+
 TEST(Environment, UnderMpirun) {
   const Variables mpi = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
   const Options options = from(mpi);

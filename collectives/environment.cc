@@ -56,6 +56,11 @@ Options options_from(const Get& get) {
   options.generation = std::uint64_t(number(get, "AF_GENERATION").value_or(0));
 
   const char* socket = get("AF_SOCKET");
+  const bool under_af_launch = socket != nullptr && *socket != '\0';
+  // What af-launch chose is for the job's GPUs. A program that keeps to host memory, because its
+  // libtorch has no CUDA for example, is not concerned.
+  if (under_af_launch && options.backend == BackendKind::nccl)
+    options.backend = BackendKind::automatic;
   const auto mpi_size = number(get, "OMPI_COMM_WORLD_SIZE");
   const bool by_mpi = mpi_size && !get("RANK");
   const auto rank = by_mpi ? number(get, "OMPI_COMM_WORLD_RANK") : number(get, "RANK");
@@ -73,14 +78,11 @@ Options options_from(const Get& get) {
   }
   if (options.world_size == 1) return options;
 
-  if (socket != nullptr && *socket != '\0') {
+  if (under_af_launch) {
     options.store = make_session_store(socket);
     if (options.backend == BackendKind::mpi) {
       reject("AF_BACKEND", "mpi", "a rank under af-launch cannot use MPI: use local");
     }
-    // What af-launch chose is for the job's GPUs. A program that keeps to host memory, because its
-    // libtorch has no CUDA for example, is not concerned.
-    if (options.backend == BackendKind::nccl) options.backend = BackendKind::automatic;
     return options;
   }
   if (by_mpi && options.backend == BackendKind::automatic) options.backend = BackendKind::mpi;

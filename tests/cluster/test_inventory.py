@@ -25,7 +25,7 @@ def test_more_gpus_named_than_given_is_cut_down_and_said(cluster):
 
 def test_fewer_gpus_than_tasks_is_one_clear_line(cluster):
     text = plan(cluster, "-N1", "-n2", "-w", "n1", "--gres=gpu:t4:1")
-    assert re.search(r"2 (tasks|workers|ranks).* GPU", text), text
+    assert "warning: n1 has fewer GPUs than its 2 workers need" in text, text
 
 
 def test_without_a_pmi_server_mpi_says_what_to_do(cluster):

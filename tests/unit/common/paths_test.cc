@@ -38,7 +38,7 @@ FakeFiles usual_files() {
                        "/work/ada/env/bin",
                        "/home",
                        "/home/ada",
-                       "/work/shared",
+                       "/work/group",
                        "/work/ada/project",
                        "/work/ada/project/.pixi/envs/default/bin",
                        "/work/ada/empty",
@@ -47,7 +47,7 @@ FakeFiles usual_files() {
                        "/tmp/x"};
   files.files = {"/work/ada/old.log", "/work/ada/fixed.log", "/work/ada/pixi/pixi.toml",
                  "/work/ada/env/bin/python", "/work/ada/pixi"};
-  files.read_only = {"/work/shared", "/work/ada/fixed.log"};
+  files.read_only = {"/work/group", "/work/ada/fixed.log"};
   files.links = {{"/work/ada/link", "/home/ada/env"}};
   return files;
 }
@@ -147,13 +147,13 @@ TEST(JobPaths, Table) {
        "without a trace"},
       {"a pattern in the directory's name", {"/work/ada", "", "%x/%j.out", ""}, ""},
       {"directory not writable",
-       {"/work/shared", "", "", ""},
+       {"/work/group", "", "", ""},
        "the job's output (--output was not given): you may not write to the directory "
-       "/work/shared"},
-      {"srun writes nothing there", {"/work/shared", "", "", "", false}, ""},
+       "/work/group"},
+      {"srun writes nothing there", {"/work/group", "", "", "", false}, ""},
       {"srun, told where",
-       {"/work/ada", "", "/work/shared/x", "", false},
-       "--output: you may not write to the directory /work/shared"},
+       {"/work/ada", "", "/work/group/x", "", false},
+       "--output: you may not write to the directory /work/group"},
       {"file not writable",
        {"/work/ada", "", "fixed.log", ""},
        "--output: you may not write to /work/ada/fixed.log"},
@@ -165,8 +165,8 @@ TEST(JobPaths, Table) {
       {"none", {"/work/ada", "", "none", ""}, ""},
       {"each node's own", {"/work/ada", "", "/tmp/nobody/knows/%j", ""}, ""},
       {"relative to --chdir",
-       {"/home/ada", "/work/ada", "../shared/x.log", ""},
-       "--output: you may not write to the directory /work/shared"},
+       {"/home/ada", "/work/ada", "../group/x.log", ""},
+       "--output: you may not write to the directory /work/group"},
       {"--chdir is a file",
        {"/work", "/work/ada/old.log", "", ""},
        "--chdir: /work/ada/old.log is not a directory"},

@@ -68,7 +68,7 @@ struct Winners {
       if (!best || one.source >= best->source) best = &one;
     }
   }
-  const GivenSetting* get(SettingId id) const { return of[index(id)]; }
+  const GivenSetting* get(SettingId id) const { return of.at(index(id)); }
 };
 
 // The worker setting that counts: that of the later source, and within #SBATCH lines the later

@@ -222,8 +222,9 @@ def test_outside_slurm_a_world_on_this_machine(cluster):
 
 def test_dry_run_prints_the_plan_and_starts_nothing(cluster):
     for command in (["salloc"], ["srun"]):
+        # A PyTorch program brings its own NCCL: the plan is the same where the nodes have none.
         done = cluster.run(*command, "-N3", "-n3", "--mem=1000", "--gres=gpu:1", LAUNCH, "--dry-run",
-                           "touch", "started")
+                           "--program=torch", "touch", "started")
         assert "backend nccl: every card carries one rank" in done.stdout
         assert re.search(r"2\s+n3\s+0\s+1g.5gb", done.stdout), done.stdout
     assert not cluster.host_path("started").exists()

@@ -8,6 +8,7 @@ import pytest
 
 from conftest import wait_for
 from launch_helpers import LAUNCH, PYTHON, SHOW, facts
+from sandbox import unless_open_mpi_crashed
 
 ALLREDUCE = """\
 import os, torch, torch.distributed as dist
@@ -56,9 +57,13 @@ def test_names_of_ranks_agree(cluster, name):
 @pytest.mark.parametrize("bootstrap", ["tcp", "mpi"])
 def test_both_bootstraps_in_a_batch_script(cluster, bootstrap):
     cluster.write("show.py", SHOW)
-    jobid = cluster.sbatch(f"{LAUNCH} -v --bootstrap={bootstrap} {PYTHON} show.py", "-N2", "-n4",
-                           "--ntasks-per-node=2", "--mem=1000")
-    job = cluster.wait_ended(jobid)
+
+    def attempt():
+        jobid = cluster.sbatch(f"{LAUNCH} -v --bootstrap={bootstrap} {PYTHON} show.py", "-N2", "-n4",
+                               "--ntasks-per-node=2", "--mem=1000")
+        return jobid, cluster.wait_ended(jobid)
+
+    jobid, job = unless_open_mpi_crashed(attempt, lambda result: cluster.output(result[0]))
     assert job["ExitCode"] == "0:0", cluster.output(jobid)
     assert f"bootstrap {bootstrap}" in cluster.output(jobid)
     check_agreement([facts(cluster, rank) for rank in range(4)], 2, "job")

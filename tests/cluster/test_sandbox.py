@@ -13,7 +13,8 @@ import time
 import pytest
 
 from conftest import new_name
-from sandbox import REPO, Sandbox, processes_in_pid_namespace, wait_for
+from sandbox import (REPO, Sandbox, processes_in_pid_namespace, unless_open_mpi_crashed,
+                     wait_for)
 
 ROOT = os.geteuid() == 0
 
@@ -300,8 +301,11 @@ int main(int argc, char** argv) {
 def test_pmix_over_two_nodes(cluster):
     cluster.write("hello.c", MPI_PROGRAM)
     cluster.run("mpicc", "-o", "hello", "hello.c", env={"TMPDIR": "/tmp"})
-    out = cluster.run("srun", "--mpi=pmix", "-N2", "-n4", "--ntasks-per-node=2", "./hello").stdout
-    assert sorted(out.splitlines()) == ["n1 4 6", "n1 4 6", "n2 4 6", "n2 4 6"]
+    done = unless_open_mpi_crashed(
+        lambda: cluster.run("srun", "--mpi=pmix", "-N2", "-n4", "--ntasks-per-node=2", "./hello",
+                            check=False), lambda done: done.stderr)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["n1 4 6", "n1 4 6", "n2 4 6", "n2 4 6"]
 
 
 # A step that ends when told gives its GPU back at once; the batch shell is told nothing.

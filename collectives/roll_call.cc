@@ -5,6 +5,8 @@
 #include <charconv>
 #include <sstream>
 
+#include "af/communicator.h"
+
 namespace af {
 namespace {
 constexpr std::int64_t kSilent = -1;
@@ -47,6 +49,19 @@ std::string seconds_text(std::chrono::milliseconds time) {
   std::ostringstream text;
   text << static_cast<double>(time.count()) / 1000.0 << " s";
   return text.str();
+}
+
+void throw_timeout(const std::string& where, std::chrono::milliseconds timeout,
+                   const std::vector<int>& missing) {
+  constexpr auto kTimeout = CommunicatorError::Kind::timeout;
+  if (missing.empty()) {
+    throw CommunicatorError(kTimeout, where + ": not finished after " + seconds_text(timeout) +
+                                          " though all ranks came");
+  }
+  throw CommunicatorError(
+      kTimeout,
+      where + ": " + rank_list(missing) + " did not take part within " + seconds_text(timeout),
+      missing);
 }
 
 std::string ranks_to_text(const std::vector<int>& ranks) {

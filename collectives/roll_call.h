@@ -31,6 +31,11 @@ std::string rank_list(const std::vector<int>& ranks);
 // "3 s", "0.25 s".
 std::string seconds_text(std::chrono::milliseconds time);
 
+// Throws the CommunicatorError (timeout) of an operation that has waited for `timeout`; `where`
+// says which one and on which rank. `missing` may be empty: all came, and still it does not end.
+[[noreturn]] void throw_timeout(const std::string& where, std::chrono::milliseconds timeout,
+                                const std::vector<int>& missing);
+
 // For messages between ranks: "1,3,4" and back; what is not a number is left out.
 std::string ranks_to_text(const std::vector<int>& ranks);
 std::vector<int> ranks_from_text(const std::string& text);

@@ -15,6 +15,7 @@
 #include "common/error.h"
 #include "launcher/descendants.h"
 #include "launcher/exit_codes.h"
+#include "launcher/monotonic_seconds.h"
 #include "launcher/rank_process.h"
 #include "launcher/say.h"
 #include "launcher/signal_delivery.h"
@@ -31,10 +32,6 @@ constexpr double kEndWithin = 5;     // for processes that the kernel cannot end
 constexpr auto kDieWithin = std::chrono::seconds(10);  // after KILL; freeing much memory takes time
 constexpr double kFlushWithin = 30;  // for a reader of our output that has stopped reading
 constexpr auto kRetryWhenFull = std::chrono::milliseconds(20);
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 
@@ -271,7 +268,7 @@ void Agent::on_order(const json& order) {
 }
 
 void Agent::on_signal(int signal, const std::string& route) {
-  if (signal <= 0 || finished_ || !gate_.admit(signal, route, now_seconds())) return;
+  if (signal <= 0 || finished_ || !gate_.admit(signal, route, monotonic_seconds())) return;
   if (route != "coordinator") send({{"op", "told"}, {"signal", signal}});
   deliver(signal);
 }

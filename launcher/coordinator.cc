@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "launcher/exit_codes.h"
+#include "launcher/monotonic_seconds.h"
 #include "launcher/say.h"
 #include "launcher/signal_watch.h"
 
@@ -25,10 +26,6 @@ constexpr seconds kLeaveWithin{15};
 constexpr seconds kStopWithin{600};
 constexpr double kDefaultGetSeconds = 300;
 constexpr double kMostGetSeconds = 1e9;  // more would overflow the clock, and end at once
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 json describe_workers(const Plan& plan) {
   json workers = json::array();
@@ -161,7 +158,7 @@ void Coordinator::note_stop(int signal) {
 }
 
 void Coordinator::signal_all(int signal, const std::string& route) {
-  if (!gate_.admit(signal, route, now_seconds())) return;
+  if (!gate_.admit(signal, route, monotonic_seconds())) return;
   note_stop(signal);
   journal_.event("notice", {{"reason", "signal " + signal_name(signal)}});
   order_all({{"op", "signal"}, {"signal", signal}});

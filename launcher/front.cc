@@ -19,6 +19,7 @@
 #include "launcher/authenticated_peer.h"
 #include "launcher/exit_codes.h"
 #include "launcher/gather.h"
+#include "launcher/monotonic_seconds.h"
 #include "launcher/network_address.h"
 #include "launcher/own_worker.h"
 #include "launcher/run_directory.h"
@@ -39,10 +40,6 @@ namespace fs = std::filesystem;
 constexpr std::chrono::seconds kStepEndsWithin{8};
 // More than Slurm's usual KillWait (30 s).
 constexpr std::chrono::seconds kSrunEndsWithin{60};
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // A background process that reads its terminal is stopped: then the ranks get no input.
 bool may_read_stdin() {
@@ -182,7 +179,7 @@ class Front {
   void on_signal(const signalfd_siginfo& info) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) return reap();
-    if (!gate_.admit(signal, std::to_string(info.ssi_pid), now_seconds())) return;
+    if (!gate_.admit(signal, std::to_string(info.ssi_pid), monotonic_seconds())) return;
     if (coordinator_ && coordinator_->is_open()) return pass_on(signal);
     early_signals_.push_back(signal);
     // No world yet, and maybe never: Slurm may keep srun waiting for a place for the step.

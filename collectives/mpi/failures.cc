@@ -76,15 +76,7 @@ void MpiBackend::give_up(const std::string& what) {
   }
   send_to_all(MpiNotice::Kind::gave_up, ranks_to_text(missing));
   const std::string where = what + " on rank " + std::to_string(options_.rank);
-  if (missing.empty()) {
-    throw CommunicatorError(Kind::timeout, where + ": not finished after " +
-                                               seconds_text(options_.timeout) +
-                                               " though all ranks came");
-  }
-  throw CommunicatorError(Kind::timeout,
-                          where + ": " + rank_list(missing) + " did not take part within " +
-                              seconds_text(options_.timeout),
-                          missing);
+  throw_timeout(where, options_.timeout, missing);
 }
 
 void MpiBackend::send_to_all(MpiNotice::Kind kind, const std::string& text) {

@@ -95,15 +95,7 @@ void NcclBackend::time_out(const std::string& what, std::int64_t sequence) {
     missing = rendezvous_.behind(sequence, kRollCall);
   }
   const std::string where = what + " on rank " + std::to_string(options_.rank);
-  if (missing.empty()) {
-    throw CommunicatorError(Kind::timeout, where + ": not finished after " +
-                                               seconds_text(options_.timeout) +
-                                               " though all ranks came");
-  }
-  throw CommunicatorError(Kind::timeout,
-                          where + ": " + rank_list(missing) + " did not take part within " +
-                              seconds_text(options_.timeout),
-                          missing);
+  throw_timeout(where, options_.timeout, missing);
 }
 
 }  // namespace af::nccl

@@ -128,6 +128,46 @@ AF_API void af_buffer_release(af_buffer* buffer);
 /* From any thread, also while others are blocked in the communicator. `reason` may be NULL. */
 AF_API int af_abort(af_communicator* communicator, const char* reason);
 
+/* --- The world that may change (af/world.h). A process has one. */
+
+typedef struct af_world af_world;
+
+#define AF_FLAG_CHANGE 1
+#define AF_FLAG_SAVE 2
+#define AF_FLAG_LOST 4 /* the current world is lost; not to be sent to others */
+
+/* AF_SOCKET, AF_ELASTIC, …; in an elastic run it blocks until there is a world. `client` names the
+   program for the launcher's log. */
+AF_API int af_world_open(const char* client, af_world** world);
+AF_API void af_world_close(af_world* world);
+AF_API int af_world_elastic(const af_world* world); /* 1 or 0 */
+AF_API uint64_t af_world_generation(const af_world* world);
+AF_API int af_world_rank(const af_world* world);
+AF_API int af_world_size(const af_world* world);
+/* By rank; copies at most `capacity`, returns the world's size. */
+AF_API int af_world_members(const af_world* world, int* was, int64_t* step, int capacity);
+/* JSON object of texts. Valid until this thread's next call. */
+AF_API const char* af_world_environment(const af_world* world);
+/* Formed at the first call after a change. Belongs to the world: do not destroy it; good until
+   af_world_next(). */
+AF_API int af_world_communicator(af_world* world, af_communicator** communicator);
+/* Bits AF_FLAG_: asked for and not agreed yet. */
+AF_API int af_world_flags(const af_world* world, int at_checkpoint);
+/* Bits AF_FLAG_ that any rank had. */
+AF_API void af_world_agree(af_world* world, int flags);
+/* Bits AF_FLAG_: agreed on by all ranks (CHANGE, SAVE), or LOST. */
+AF_API int af_world_agreed(const af_world* world);
+/* JSON {"reason", "deadline" or null, "all"}, or "" when there is none. Valid until this thread's
+   next call. */
+AF_API const char* af_world_notice(const af_world* world);
+/* *leave = 1: exit with code 0. */
+AF_API int af_world_next(af_world* world, int64_t completed, int* leave);
+AF_API void af_world_step_done(af_world* world, int64_t step);
+AF_API void af_world_finished(af_world* world);
+AF_API void af_world_saved(af_world* world, const char* path, int64_t step);
+/* One line to the agent: a JSON object. */
+AF_API int af_world_send(af_world* world, const char* json);
+
 #ifdef __cplusplus
 }
 #endif

@@ -145,7 +145,8 @@ AF_API uint64_t af_world_generation(const af_world* world);
 AF_API int af_world_rank(const af_world* world);
 AF_API int af_world_size(const af_world* world);
 /* By rank; copies at most `capacity`, returns the world's size. */
-AF_API int af_world_members(const af_world* world, int* was, int64_t* step, int capacity);
+AF_API int af_world_members(const af_world* world, int* was, int64_t* step, int* in_step,
+                            int capacity);
 /* JSON object of texts. Valid until this thread's next call. */
 AF_API const char* af_world_environment(const af_world* world);
 /* Formed at the first call after a change. Belongs to the world: do not destroy it; good until
@@ -161,7 +162,7 @@ AF_API int af_world_agreed(const af_world* world);
    next call. */
 AF_API const char* af_world_notice(const af_world* world);
 /* *leave = 1: exit with code 0. */
-AF_API int af_world_next(af_world* world, int64_t completed, int* leave);
+AF_API int af_world_next(af_world* world, int64_t completed, int in_step, int* leave);
 AF_API void af_world_step_done(af_world* world, int64_t step);
 AF_API void af_world_finished(af_world* world);
 AF_API void af_world_saved(af_world* world, const char* path, int64_t step);

@@ -10,7 +10,7 @@
 //       world.step_done(++step);
 //       if (!world.should_change()) continue;                      // of communicator(): agreed
 //     } catch (const af::CommunicatorError&) {}
-//     if (world.next(step) == af::World::Next::leave) std::exit(0);
+//     if (world.next(step, in_step) == af::World::Next::leave) std::exit(0);
 //     ... agree on the furthest step: world.view().members ...
 //   }
 //
@@ -41,6 +41,7 @@ namespace af {
 struct WorldMember {
   int was = -1;            // rank in its previous world; -1: it was in none
   std::int64_t step = -1;  // steps of the training it has completed; -1: it has no state
+  bool in_step = false;    // it had been dealt rows of step + 1 when it gave up that world
 };
 
 struct WorldView {
@@ -105,10 +106,10 @@ class AF_PUBLIC World {
 
   enum class Next { formed, leave };
   // Gives up the current world (its communicator is destroyed, buffers stay readable), tells the
-  // agent that `completed` steps are done (-1: no state), and waits for the next. `leave`: this
-  // rank is in no next world: exit with code 0. Throws CommunicatorError (kind store) when the
+  // agent that `completed` steps are done (-1: no state) and whether rows of the next one have been
+  // dealt to this rank, and waits for the next world. `leave`: this rank is in none: exit with 0. Throws CommunicatorError (kind store) when the
   // agent has gone, or if the world is not elastic.
-  Next next(std::int64_t completed);
+  Next next(std::int64_t completed, bool in_step);
 
   // One-way messages to the agent; nothing happens without one.
   void step_done(std::int64_t step);  // cheap; tells the agent of the first one of a generation

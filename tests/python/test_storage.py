@@ -129,9 +129,11 @@ def test_cpp_and_python_go_on_from_each_other(make_store):
 
     def train(epochs):
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("AF_", "SLURM_"))}
-        return subprocess.run([DIGITS, "--data", REPO / "examples/data/digits.h5", "--epochs", str(epochs),
-                               "--checkpoints", store.root], env=environment, check=True, text=True,
-                              stderr=subprocess.STDOUT, stdout=subprocess.PIPE, timeout=120).stdout
+        done = subprocess.run([DIGITS, "--data", REPO / "examples/data/digits.h5", "--epochs", str(epochs),
+                               "--checkpoints", store.root], env=environment, text=True,
+                              stderr=subprocess.STDOUT, stdout=subprocess.PIPE, timeout=120)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
 
     train(1)
     path, step, metadata = store.newest()

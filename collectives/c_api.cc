@@ -7,13 +7,13 @@
 
 #include "af/af.h"
 #include "af/communicator.h"
+#include "collectives/c_handles.h"
+
+using af::c_api::guarded;
+using af::c_api::require;
 
 struct af_store {
   std::shared_ptr<af::Store> store;
-};
-struct af_communicator {
-  af::Communicator communicator;
-  std::string description = communicator.description();
 };
 struct af_work {
   af::Work work;
@@ -30,36 +30,6 @@ struct LastError {
 };
 thread_local LastError last;
 
-int keep(int code, const char* text, const std::vector<int>& ranks = {}) noexcept {
-  try {
-    last.text = text;
-    last.ranks = ranks;
-  } catch (...) {
-    last.text.clear();  // out of memory: the code remains
-  }
-  return code;
-}
-
-template <typename Body>
-int guarded(Body body) noexcept {
-  try {
-    body();
-    return AF_OK;
-  } catch (const af::CommunicatorError& error) {
-    return keep(int(error.kind()), error.what(), error.ranks());
-  } catch (const std::exception& error) {
-    return keep(AF_ERROR_SYSTEM, error.what());
-  } catch (...) {
-    return keep(AF_ERROR_SYSTEM, "unknown failure");
-  }
-}
-
-void require(const void* pointer, const char* what) {
-  if (pointer != nullptr) return;
-  throw af::CommunicatorError(af::CommunicatorError::Kind::invalid_argument,
-                              std::string(what) + " is NULL");
-}
-
 // Issues an operation: blocking if the caller wants no handle.
 template <typename Call>
 int issue(af_communicator* communicator, double pre_scale, void* stream, af_work** work,
@@ -73,6 +43,26 @@ int issue(af_communicator* communicator, double pre_scale, void* stream, af_work
 }
 
 }  // namespace
+
+namespace af::c_api {
+
+int keep(int code, const char* text, const std::vector<int>& ranks) noexcept {
+  try {
+    last.text = text;
+    last.ranks = ranks;
+  } catch (...) {
+    last.text.clear();  // out of memory: the code remains
+  }
+  return code;
+}
+
+void require(const void* pointer, const char* what) {
+  if (pointer != nullptr) return;
+  throw af::CommunicatorError(af::CommunicatorError::Kind::invalid_argument,
+                              std::string(what) + " is NULL");
+}
+
+}  // namespace af::c_api
 
 int af_abi_version(void) {
   return AF_ABI_VERSION;
@@ -159,7 +149,7 @@ int af_communicator_from_environment_with(const char* name, int64_t generation, 
     if (generation >= 0) options.generation = std::uint64_t(generation);
     if (timeout_ms >= 0) options.timeout = std::chrono::milliseconds(timeout_ms);
     if (device >= -1) options.device = device;
-    *communicator = new af_communicator{af::Communicator(options)};
+    *communicator = new af_communicator{std::make_shared<af::Communicator>(options)};
   });
 }
 
@@ -177,7 +167,7 @@ int af_communicator_create(int rank, int world_size, uint64_t generation, int64_
     options.device = device;
     if (name != nullptr) options.name = name;
     if (store != nullptr) options.store = store->store;
-    *communicator = new af_communicator{af::Communicator(options)};
+    *communicator = new af_communicator{std::make_shared<af::Communicator>(options)};
   });
 }
 

@@ -46,9 +46,19 @@ BackendKind backend_from(const Get& get) {
 
 }  // namespace
 
+BackendKind backend_under_af_launch(const Get& get) {
+  const BackendKind kind = backend_from(get);
+  // What af-launch chose is for the job's GPUs. A program that keeps to host memory, because its
+  // libtorch has no CUDA for example, is not concerned.
+  if (kind == BackendKind::nccl) return BackendKind::automatic;
+  if (kind == BackendKind::mpi) {
+    reject("AF_BACKEND", "mpi", "a rank under af-launch cannot use MPI: use local");
+  }
+  return kind;
+}
+
 Options options_from(const Get& get) {
   Options options;
-  options.backend = backend_from(get);
   if (const auto seconds = number(get, "AF_COLLECTIVE_TIMEOUT")) {
     if (*seconds == 0) reject("AF_COLLECTIVE_TIMEOUT", "0", "must be at least 1 second");
     options.timeout = std::chrono::seconds(*seconds);
@@ -57,10 +67,7 @@ Options options_from(const Get& get) {
 
   const char* socket = get("AF_SOCKET");
   const bool under_af_launch = socket != nullptr && *socket != '\0';
-  // What af-launch chose is for the job's GPUs. A program that keeps to host memory, because its
-  // libtorch has no CUDA for example, is not concerned.
-  if (under_af_launch && options.backend == BackendKind::nccl)
-    options.backend = BackendKind::automatic;
+  options.backend = under_af_launch ? backend_under_af_launch(get) : backend_from(get);
   const auto mpi_size = number(get, "OMPI_COMM_WORLD_SIZE");
   const bool by_mpi = mpi_size && !get("RANK");
   const auto rank = by_mpi ? number(get, "OMPI_COMM_WORLD_RANK") : number(get, "RANK");
@@ -80,9 +87,6 @@ Options options_from(const Get& get) {
 
   if (under_af_launch) {
     options.store = make_session_store(socket);
-    if (options.backend == BackendKind::mpi) {
-      reject("AF_BACKEND", "mpi", "a rank under af-launch cannot use MPI: use local");
-    }
     return options;
   }
   if (by_mpi && options.backend == BackendKind::automatic) options.backend = BackendKind::mpi;

@@ -13,4 +13,7 @@ namespace af {
 // store.
 Options options_from(const std::function<const char*(const char*)>& get);
 
+// AF_BACKEND as a rank under af-launch takes it. Throws as above.
+BackendKind backend_under_af_launch(const std::function<const char*(const char*)>& get);
+
 }  // namespace af

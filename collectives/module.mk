@@ -2,7 +2,7 @@
 # libaf_collectives.so and the static archive that its unit tests use. No torch, no libmpi: each
 # backend's own module.mk adds its sources to COLLECTIVES_SOURCES.
 COLLECTIVES_SOURCES := $(filter-out collectives/without_cuda.cc,$(wildcard collectives/*.cc)) \
-  $(wildcard collectives/local/*.cc collectives/store/*.cc)
+  $(wildcard collectives/local/*.cc collectives/store/*.cc collectives/world/*.cc)
 include $(wildcard collectives/*/module.mk)
 
 $(BUILD)/obj/collectives/%.o: CXXFLAGS += -Wno-missing-field-initializers
@@ -19,3 +19,6 @@ ALL += $(BUILD)/lib/libaf_collectives.so
 $(eval $(call unit_test,collectives,$(BUILD)/obj/libcollectives.a,-lpthread -ldl))
 # The test of the C API opens the library itself.
 $(BUILD)/tests/unit/collectives: | $(BUILD)/lib/libaf_collectives.so
+
+$(eval $(call unit_test,world,$(BUILD)/obj/tests/unit/collectives/world.o $(BUILD)/obj/libcollectives.a,-lpthread -ldl))
+$(BUILD)/tests/unit/world: | $(BUILD)/lib/libaf_collectives.so

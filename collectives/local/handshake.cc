@@ -49,7 +49,8 @@ Handshake::~Handshake() = default;
 
 std::vector<Link> Handshake::run(int unix_listener, int tcp_listener,
                                  const std::vector<PeerAddress>& addresses,
-                                 Clock::time_point deadline, std::chrono::milliseconds timeout) {
+                                 Clock::time_point deadline, std::chrono::milliseconds timeout,
+                                 const Cancel* cancel) {
   for (int peer = 0; peer < rank_; ++peer) {
     if (!topology_.linked(rank_, peer)) continue;
     start(peer, 0, addresses[peer]);
@@ -60,7 +61,9 @@ std::vector<Link> Handshake::run(int unix_listener, int tcp_listener,
     accept_all(tcp_listener, false);
     std::erase_if(pending_, [this](Pending& pending) { return advance(pending); });
     if (missing().empty()) break;
-    std::vector<pollfd> polled = {{unix_listener, POLLIN, 0}, {tcp_listener, POLLIN, 0}};
+    check_cancel(cancel);
+    std::vector<pollfd> polled = {
+        {unix_listener, POLLIN, 0}, {tcp_listener, POLLIN, 0}, {event_of(cancel), POLLIN, 0}};
     for (const Pending& pending : pending_) {
       const bool sending = pending.outgoing && !pending.greeted;
       polled.push_back({pending.fd.get(), short(sending ? POLLOUT : POLLIN), 0});

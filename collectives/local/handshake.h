@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/cancel.h"
 #include "collectives/local/socket.h"
 #include "collectives/local/waiting.h"
 
@@ -48,10 +49,11 @@ class Handshake {
   Handshake(const Topology& topology, int rank, const std::string& token);
   ~Handshake();
 
-  // Blocks until every link of this rank stands; throws timeout with the ranks that did not come.
+  // Blocks until every link of this rank stands; throws timeout with the ranks that did not come,
+  // and aborted when `cancel` (may be null) is raised.
   std::vector<Link> run(int unix_listener, int tcp_listener,
                         const std::vector<PeerAddress>& addresses, Clock::time_point deadline,
-                        std::chrono::milliseconds timeout);
+                        std::chrono::milliseconds timeout, const Cancel* cancel);
 
  private:
   struct Pending;

@@ -53,7 +53,7 @@ class LocalBackend : public HostBackend {
     std::vector<int> lifelines = control_fds;
     for (const local::Link& link : members_.links) lifelines.push_back(link.data.get());
     fork_guard_.emplace(lifelines);
-    watcher_.emplace(members_.links, alarm_, inquiry_);
+    watcher_.emplace(members_.links, options.rank, alarm_, inquiry_, options_.cancel.get());
     const local::Topology& topology = members_.topology;
     if (topology.nodes.size() == 1) {
       node_.emplace(topology, options.rank, members_.segment, waiting_, buffers_);

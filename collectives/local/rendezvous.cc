@@ -42,7 +42,7 @@ class Meeting {
     }
     Handshake handshake(members.topology, options_.rank, get("token", 0));
     members.links = handshake.run(unix_listener.get(), tcp_listener.fd.get(), addresses_, deadline_,
-                                  options_.timeout);
+                                  options_.timeout, options_.cancel.get());
     share_segment(members);
     return members;
   }
@@ -136,8 +136,10 @@ class Meeting {
             CommunicatorError::Kind::timeout,
             "rank " + std::to_string(link.rank) + " did not share its memory in time", {link.rank});
       }
-      pollfd polled = {link.data.get(), POLLIN, 0};
-      poll(&polled, 1, int(left.count()));
+      check_cancel(options_.cancel.get());
+      pollfd polled[] = {{link.data.get(), POLLIN, 0},
+                         {event_of(options_.cancel.get()), POLLIN, 0}};
+      poll(polled, 2, int(left.count()));
     }
   }
 

@@ -11,10 +11,13 @@
 
 namespace af::local {
 
-Watcher::Watcher(const std::vector<Link>& links, Alarm& alarm, Inquiry& inquiry)
+Watcher::Watcher(const std::vector<Link>& links, int rank, Alarm& alarm, Inquiry& inquiry,
+                 const Cancel* cancel)
     : links_(links),
+      rank_(rank),
       alarm_(alarm),
       inquiry_(inquiry),
+      cancel_(cancel),
       stop_(eventfd(0, EFD_CLOEXEC)),
       records_(links.size()),
       got_(links.size()) {
@@ -39,9 +42,14 @@ void Watcher::watch() {
   std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}};
   for (const Link& link : links_) polled.push_back({link.control.get(), POLLIN, 0});
   for (const Link& link : links_) polled.push_back({link.process.get(), POLLIN, 0});  // -1: ignored
+  polled.push_back({event_of(cancel_), POLLIN, 0});
   while (true) {
     if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
     if (polled[0].revents != 0) return;
+    if (polled.back().revents != 0) {
+      alarm_.raise(CommunicatorError(CommunicatorError::Kind::aborted, cancel_->why(), {rank_}));
+      polled.back() = {-1, 0, 0};
+    }
     for (std::size_t i = 0; i < count; ++i) {
       // A report is read before the end of the rank is acted on: it says who failed first.
       const bool exited = polled[1 + count + i].revents != 0;

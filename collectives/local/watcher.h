@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A thread that sleeps in poll() on the control connections and notices, while others compute or
-// wait, that a rank died or that it reports a failure.
+// wait, that a rank died or that it reports a failure, or that the world has been called off.
 #pragma once
 
 #include <thread>
@@ -14,8 +14,9 @@ namespace af::local {
 
 class Watcher {
  public:
-  // All arguments must outlive it.
-  Watcher(const std::vector<Link>& links, Alarm& alarm, Inquiry& inquiry);
+  // All arguments must outlive it; `cancel` may be null.
+  Watcher(const std::vector<Link>& links, int rank, Alarm& alarm, Inquiry& inquiry,
+          const Cancel* cancel);
   ~Watcher();
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
@@ -26,8 +27,10 @@ class Watcher {
   bool read_control(std::size_t link);
 
   const std::vector<Link>& links_;
+  const int rank_;
   Alarm& alarm_;
   Inquiry& inquiry_;
+  const Cancel* const cancel_;
   UniqueFd stop_;
   std::vector<FailureRecord> records_;  // being received, by link
   std::vector<std::size_t> got_;        // bytes of it

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "collectives/cancel.h"
 #include "collectives/nccl/memory.h"
 #include "collectives/nccl/reduction.h"
 
@@ -85,6 +86,7 @@ void NcclBackend::form() {
 void NcclBackend::complete(Clock::time_point deadline, const std::string& what,
                            std::int64_t sequence) {
   while (true) {
+    check_cancel(options_.cancel.get());
     {
       std::lock_guard lock(nccl_);
       throw_if_broken();  // whoever aborted has taken comm_ away

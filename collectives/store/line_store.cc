@@ -27,8 +27,9 @@ int milliseconds_until(std::chrono::steady_clock::time_point deadline) {
 
 }  // namespace
 
-LineStore::LineStore(std::string where, std::function<UniqueFd()> connect)
-    : where_(std::move(where)), connect_(std::move(connect)) {}
+LineStore::LineStore(std::string where, std::function<UniqueFd()> connect,
+                     std::shared_ptr<const Cancel> cancel)
+    : where_(std::move(where)), connect_(std::move(connect)), cancel_(std::move(cancel)) {}
 
 void LineStore::set(const std::string& key, const std::string& value) {
   const long id = next_id_++;
@@ -60,6 +61,7 @@ std::string LineStore::ask(const std::string& line, long id, std::chrono::millis
   const long connection = connection_;
   send_all(line + "\n", deadline);
   while (true) {
+    check_cancel(cancel_.get());
     if (connection != connection_) refuse("the connection was lost");
     const auto reply = replies_.find(id);
     if (reply != replies_.end()) {
@@ -96,8 +98,8 @@ void LineStore::read_replies(std::unique_lock<std::mutex>& lock, Clock::time_poi
   char bytes[4096];
   reading_ = true;
   lock.unlock();
-  pollfd polled = {fd, POLLIN, 0};
-  poll(&polled, 1, milliseconds_until(deadline));
+  pollfd polled[] = {{fd, POLLIN, 0}, {event_of(cancel_.get()), POLLIN, 0}};
+  poll(polled, 2, milliseconds_until(deadline));
   const ssize_t n = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
   const int error = errno;
   lock.lock();

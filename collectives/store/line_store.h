@@ -7,10 +7,12 @@
 #include <condition_variable>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 
 #include "af/store.h"
+#include "collectives/cancel.h"
 #include "common/unique_fd.h"
 
 namespace af {
@@ -18,8 +20,9 @@ namespace af {
 class LineStore : public Store {
  public:
   // `connect` opens the connection, non-blocking, or throws CommunicatorError (store). `where`: for
-  // messages.
-  LineStore(std::string where, std::function<UniqueFd()> connect);
+  // messages. When `cancel` is raised, requests end with CommunicatorError (aborted).
+  LineStore(std::string where, std::function<UniqueFd()> connect,
+            std::shared_ptr<const Cancel> cancel = nullptr);
 
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
@@ -39,6 +42,7 @@ class LineStore : public Store {
 
   const std::string where_;
   const std::function<UniqueFd()> connect_;
+  const std::shared_ptr<const Cancel> cancel_;
   // A get may wait for long, and what it waits for may be set by another thread of this process: so
   // requests overlap, and whoever waits reads for all.
   std::mutex mutex_;

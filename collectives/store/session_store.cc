@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store of ranks under af-launch: the agent's socket, AF_SOCKET.
+#include "collectives/store/session_store.h"
+
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -28,18 +30,26 @@ UniqueFd connect_path(const std::string& path) {
 
 }  // namespace
 
+UniqueFd connect_session(const std::string& socket) {
+  UniqueFd fd =
+      socket.starts_with('@') ? local::connect_unix(socket.substr(1)) : connect_path(socket);
+  if (!fd) {
+    throw CommunicatorError(CommunicatorError::Kind::store,
+                            "cannot connect to the launcher's socket " + socket + ": " +
+                                std::strerror(errno) +
+                                "; is this process still inside its af-launch?");
+  }
+  return fd;
+}
+
 std::shared_ptr<Store> make_session_store(const std::string& socket) {
-  return std::make_shared<LineStore>("AF_SOCKET " + socket, [socket] {
-    UniqueFd fd =
-        socket.starts_with('@') ? local::connect_unix(socket.substr(1)) : connect_path(socket);
-    if (!fd) {
-      throw CommunicatorError(CommunicatorError::Kind::store,
-                              "cannot connect to the launcher's socket " + socket + ": " +
-                                  std::strerror(errno) +
-                                  "; is this process still inside its af-launch?");
-    }
-    return fd;
-  });
+  return make_session_store(socket, nullptr);
+}
+
+std::shared_ptr<Store> make_session_store(const std::string& socket,
+                                          std::shared_ptr<const Cancel> cancel) {
+  return std::make_shared<LineStore>(
+      "AF_SOCKET " + socket, [socket] { return connect_session(socket); }, std::move(cancel));
 }
 
 }  // namespace af

@@ -32,7 +32,8 @@ enum af_error {
   AF_ERROR_MISMATCH = 4,
   AF_ERROR_ABORTED = 5,
   AF_ERROR_STORE = 6,
-  AF_ERROR_SYSTEM = 7
+  AF_ERROR_SYSTEM = 7,
+  AF_ERROR_INTERRUPTED = 8 /* a signal came while af_world_open or af_world_next waited */
 };
 
 enum af_type {
@@ -137,13 +138,15 @@ typedef struct af_world af_world;
 #define AF_FLAG_LOST 4 /* the current world is lost; not to be sent to others */
 
 /* AF_SOCKET, AF_ELASTIC, …; in an elastic run it blocks until there is a world. `client` names the
-   program for the launcher's log. */
+   program for the launcher's log. AF_ERROR_ABORTED: this rank is not needed, exit with code 0.
+   AF_ERROR_INTERRUPTED, also of af_world_next(): a signal handler has run in this thread; do what
+   it asks for (Python does at once), or call again with the same arguments to wait on. */
 AF_API int af_world_open(const char* client, af_world** world);
 AF_API void af_world_close(af_world* world);
 AF_API int af_world_elastic(const af_world* world); /* 1 or 0 */
 AF_API uint64_t af_world_generation(const af_world* world);
 AF_API int af_world_rank(const af_world* world);
-AF_API int af_world_size(const af_world* world);
+AF_API int af_world_ranks(const af_world* world); /* af_world_size() is of a communicator */
 /* By rank; copies at most `capacity`, returns the world's size. */
 AF_API int af_world_members(const af_world* world, int* was, int64_t* step, int* in_step,
                             int capacity);

@@ -136,6 +136,7 @@ class AF_PUBLIC Work {
 };
 
 class Memory;  // internal
+class Cancel;  // internal
 
 // Memory from Communicator::allocate(). Freed when the last copy goes; it stays readable and
 // writable after the communicator broke or went (then no longer reduced in place without a copy).
@@ -181,6 +182,8 @@ struct Options {
   // Ranks with different texts are treated as being on different nodes; for tests. Empty: the
   // truth.
   std::string node_identity;
+  // Set by af::World only, which ends the forming of a world that is lost meanwhile.
+  std::shared_ptr<const Cancel> cancel;
 };
 
 class AF_PUBLIC Communicator {

@@ -61,23 +61,25 @@ struct WorldFlags {
 };
 
 struct WorldNotice {
-  std::string reason;             // "preempted", "time limit"
+  std::string reason;              // "preempted", "time limit"
   std::optional<double> deadline;  // seconds since 1970
   bool whole_job = false;
 };
 
 struct WorldOptions {
-  std::string socket;   // of the agent, "@name"; empty: no agent
-  bool elastic = false;  // the first world comes from the agent too
-  Options communicator;  // for every generation: timeout, backend, name, device, address, …
+  std::string socket;          // of the agent, "@name"; empty: no agent
+  bool elastic = false;        // the first world comes from the agent too
+  Options communicator;        // for every generation: timeout, backend, name, device, address, …
   std::string client = "c++";  // who speaks: for the launcher's log
 };
 
 class AF_PUBLIC World {
  public:
   // AF_SOCKET, AF_ELASTIC, and what Communicator::options_from_environment() reads. In an elastic
-  // run it blocks until the agent has given the first world.
-  // Throws CommunicatorError (kind store) if the agent cannot be reached.
+  // run it blocks until the agent has given the first world; the other ranks of it wait for this
+  // one at their first communicator(), so do what takes long before.
+  // Throws CommunicatorError: kind store if the agent cannot be reached, kind aborted if this rank
+  // is not needed after all (`leave` instead of a first world): exit with 0.
   static World from_environment();
   static WorldOptions options_from_environment();
   explicit World(const WorldOptions& options);
@@ -107,8 +109,8 @@ class AF_PUBLIC World {
   enum class Next { formed, leave };
   // Gives up the current world (its communicator is destroyed, buffers stay readable), tells the
   // agent that `completed` steps are done (-1: no state) and whether rows of the next one have been
-  // dealt to this rank, and waits for the next world. `leave`: this rank is in none: exit with 0. Throws CommunicatorError (kind store) when the
-  // agent has gone, or if the world is not elastic.
+  // dealt to this rank, and waits for the next world. `leave`: this rank is in none: exit with 0.
+  // Throws CommunicatorError (kind store) when the agent has gone, or if the world is not elastic.
   Next next(std::int64_t completed, bool in_step);
 
   // One-way messages to the agent; nothing happens without one.

@@ -18,10 +18,10 @@
 #include "af/communicator.h"
 #include "af/train/checkpoint.h"
 #include "af/train/data_parallel.h"
+#include "af/train/dealer.h"
 #include "af/train/hdf5_dataset.h"
 #include "af/train/metrics.h"
 #include "af/train/module_state.h"
-#include "af/train/sampler.h"
 #include "af/train/session.h"
 #include "examples/cpp/digits/model.h"
 #include "examples/cpp/digits/options.h"
@@ -53,23 +53,23 @@ struct Sums {
   double images = 0;
 };
 
-Sums train_epoch(const Images& images, af::train::Sampler& sampler, af::Communicator& world,
-                 Model& model, af::train::DataParallel& replicas, torch::optim::Adam& adam) {
+Sums train_epoch(const Images& images, int64_t epoch, af::train::Dealer& dealer, Model& model,
+                 af::train::DataParallel& replicas, torch::optim::Adam& adam) {
   Sums sums;
-  for (int64_t step = 0; step < sampler.steps(); ++step) {
-    const auto rows = sampler.batch(step, world.rank(), world.world_size());
+  while (const auto rows = dealer.next(epoch)) {
     replicas.zero_grad();
     // The last batch of an epoch may leave nothing for some ranks; they still average.
-    if (!rows.empty()) {
-      const at::Tensor index = at::tensor(rows).to(images.pixels.device());
+    if (!rows->empty()) {
+      const at::Tensor index = at::tensor(*rows).to(images.pixels.device());
       const at::Tensor logits = model.forward(images.pixels.index_select(0, index));
       const at::Tensor loss = at::cross_entropy_loss(logits, images.labels.index_select(0, index));
       loss.backward();
-      sums.loss += loss.item<double>() * static_cast<double>(rows.size());
-      sums.images += static_cast<double>(rows.size());
+      sums.loss += loss.item<double>() * static_cast<double>(rows->size());
+      sums.images += static_cast<double>(rows->size());
     }
-    replicas.average_gradients(static_cast<int64_t>(rows.size()));
+    replicas.average_gradients(static_cast<int64_t>(rows->size()));
     adam.step();
+    dealer.complete();
   }
   return sums;
 }
@@ -116,7 +116,8 @@ void run(const Options& options) {
   model.layers()->to(device);
   torch::optim::Adam adam(model.layers()->parameters(),
                           torch::optim::AdamOptions(options.learning_rate));
-  af::train::Sampler sampler(train.pixels.size(0), options.batch, options.seed);
+  af::train::Dealer dealer(train.pixels.size(0), options.batch, options.seed);
+  dealer.set_world(world.rank(), world.world_size());
 
   // Every rank loads the checkpoint by itself: they share the file system, and check_agreement()
   // below would name a rank that found another one.
@@ -135,9 +136,8 @@ void run(const Options& options) {
 
   for (int64_t epoch = next_epoch; epoch < options.epochs; ++epoch) {
     const auto start = Clock::now();
-    sampler.set_epoch(epoch);
     set_learning_rate(adam, options, epoch);
-    const Sums learned = train_epoch(train, sampler, world, model, replicas, adam);
+    const Sums learned = train_epoch(train, epoch, dealer, model, replicas, adam);
     const Sums tested = test(held_out, world, model);
     const auto sums = af::train::sum_over_ranks(
         world, {learned.loss, learned.images, tested.right, tested.images});
@@ -149,7 +149,7 @@ void run(const Options& options) {
     printf("epoch %2ld  loss %.4f  test accuracy %.4f  world %d  %.2f s\n", epoch, loss, accuracy,
            world.world_size(), seconds_since(start));
     fflush(stdout);
-    const int64_t step = (epoch + 1) * sampler.steps();
+    const int64_t step = (epoch + 1) * dealer.steps_of_epoch();
     session.report(step, epoch, {{"loss", loss}, {"test_accuracy", accuracy}});
     if (options.checkpoints.empty()) continue;
     const auto begin = Clock::now();

@@ -16,8 +16,8 @@
 #include <limits>
 #include <thread>
 
+#include "af/train/dealer.h"
 #include "af/train/metrics.h"
-#include "af/train/sampler.h"
 #include "common/error.h"
 
 namespace af::train {
@@ -81,23 +81,23 @@ std::vector<at::Tensor> train(int rank, Communicator& world, std::size_t bucket_
   fill(*model, rank == 0 ? 1.3 : 9.9);  // rank 0's must win
   DataParallel replicas(*model, world, {bucket_bytes});
   torch::optim::Adam adam(model->parameters(), torch::optim::AdamOptions(0.01));
-  Sampler sampler(37, 8, 1);
-  for (int epoch = 0; epoch < 3; ++epoch) {
-    sampler.set_epoch(epoch);
-    for (int64_t step = 0; step < sampler.steps(); ++step) {
-      const auto rows = sampler.batch(step, rank, world.world_size());
+  Dealer dealer(37, 8, 1);
+  dealer.set_world(rank, world.world_size());
+  for (int epoch = 0; epoch < 3; ++epoch)
+    while (const auto rows = dealer.next(epoch)) {
       replicas.zero_grad();
-      if (!rows.empty()) {
-        const at::Tensor index = at::tensor(rows);
+      if (!rows->empty()) {
+        const at::Tensor index = at::tensor(*rows);
         (model->forward(data.x.index_select(0, index)) - data.y.index_select(0, index))
             .pow(2)
             .mean()
             .backward();
       }
-      EXPECT_EQ(replicas.average_gradients(static_cast<int64_t>(rows.size())), step == 4 ? 5 : 8);
+      const bool last = dealer.state().position == 32;
+      EXPECT_EQ(replicas.average_gradients(static_cast<int64_t>(rows->size())), last ? 5 : 8);
       adam.step();
+      dealer.complete();
     }
-  }
   replicas.check_agreement();
   std::vector<at::Tensor> result;
   for (const auto& parameter : model->parameters()) result.push_back(parameter.detach().clone());

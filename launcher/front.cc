@@ -12,16 +12,23 @@
 
 #include <asio/steady_timer.hpp>
 #include <chrono>
+#include <ctime>
+#include <fstream>
 #include <optional>
 
+#include "common/atomic_file.h"
 #include "common/error.h"
 #include "common/hostlist.h"
+#include "launcher/attempts.h"
 #include "launcher/authenticated_peer.h"
 #include "launcher/exit_codes.h"
 #include "launcher/gather.h"
+#include "launcher/job_query.h"
+#include "launcher/job_watch.h"
 #include "launcher/monotonic_seconds.h"
 #include "launcher/network_address.h"
 #include "launcher/own_worker.h"
+#include "launcher/requeue.h"
 #include "launcher/run_directory.h"
 #include "launcher/say.h"
 #include "launcher/signal_gate.h"
@@ -38,8 +45,13 @@ namespace fs = std::filesystem;
 // The step has this long to end by itself when the coordinator has gone, then srun is told to end
 // it.
 constexpr std::chrono::seconds kStepEndsWithin{8};
+// After the coordinator's last word, agents write what is left of the ranks' output.
+constexpr std::chrono::seconds kStepEndsAfterExit{60};
 // More than Slurm's usual KillWait (30 s).
 constexpr std::chrono::seconds kSrunEndsWithin{60};
+// A killed srun is gone at once, if the kernel can end it at all.
+constexpr std::chrono::seconds kSrunDiesWithin{10};
+constexpr std::chrono::seconds kLastLineWithin{1};
 
 // A background process that reads its terminal is stopped: then the ranks get no input.
 bool may_read_stdin() {
@@ -61,7 +73,18 @@ class Front {
         environment_(environment),
         tasks_(options.workers > 0 ? options.workers : context.tasks),
         gather_(tasks_),
-        patience_(io_) {}
+        patience_(io_),
+        last_line_(io_),
+        watch_(io_, environment, options.save_before,
+               {.on_notice = [this](const JobNotice& notice) { on_notice(notice); },
+                .on_signal = [this](int signal) { pass_on(signal, "front"); },
+                .on_last_call = [this] { last_call(); },
+                .longest_checkpoint =
+                    [this] {
+                      if (!attempts_) return 0.0;
+                      attempts_->journal().read();
+                      return attempts_->journal().longest_checkpoint();
+                    }}) {}
 
   int run() {
     block_watched_signals();
@@ -76,6 +99,15 @@ class Front {
     } else {
       directory_ =
           create_run_directory(base, options_.run_directory, context_.run_id, context_.attempt);
+      attempts_.emplace(directory_, context_.run_id, context_.attempt);
+      if (const auto why_not = refuse_attempt(attempts_->fruitless_before())) {
+        attempts_->end(true);
+        note_end("no_progress", *why_not, kExitNoProgress);
+        say(writer_, *why_not);
+        return kExitNoProgress;
+      }
+      attempts_->begin();
+      watch_.start();
     }
     const std::string secret = create_secret(directory_);
     AuthenticatedListener listener(io_, secret,
@@ -86,7 +118,7 @@ class Front {
     io_.run();
     std::error_code ignored;
     if (options_.dry_run) fs::remove_all(directory_.path, ignored);
-    return exit_code();
+    return *code_;
   }
 
  private:
@@ -146,12 +178,25 @@ class Front {
     coordinator_->hand_over(
         [this](const std::string& line) {
           const json message = json::parse(line, nullptr, false);
-          if (message.is_object() && message.value("op", "") == "exit")
-            code_ = message.value("code", kExitLauncherLost);
+          if (message.is_object()) on_message(message);
         },
         [this](const std::string&) { coordinator_left(); });
-    for (const int signal : early_signals_) pass_on(signal);
+    for (const int signal : early_signals_) send_signal(signal);
     early_signals_.clear();
+    if (watch_.notice().end != JobEnd::kNone) send_save();
+  }
+
+  void on_message(const json& message) {
+    const std::string op = message.value("op", "");
+    // Of a preemption with a grace time Slurm tells the steps, and not us.
+    if (op == "told" && message.value("signal", 0) == SIGTERM) return watch_.ask(SIGTERM);
+    if (op != "exit" || code_) return;
+    code_ = message.value("code", kExitLauncherLost);
+    finished_ = message.value("finished", false);
+    own_fault_ = message.value("own_fault", false);
+    progress_ = message.value("progress", false);
+    saved_ = message.value("saved", false);
+    end_step_in(kStepEndsAfterExit);
   }
 
   void await_others() {
@@ -170,35 +215,145 @@ class Front {
     if (code_) return;
     say(writer_, "lost the coordinator: it was killed, or its node is gone");
     code_ = kExitLauncherLost;
-    patience_.expires_after(kStepEndsWithin);
-    patience_.async_wait([this](const asio::error_code& error) {
-      if (!error) end_step();
-    });
+    end_step_in(kStepEndsWithin);
+    if (srun_ended_) conclude();
   }
 
   void on_signal(const signalfd_siginfo& info) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) return reap();
-    if (!gate_.admit(signal, std::to_string(info.ssi_pid), monotonic_seconds())) return;
-    if (coordinator_ && coordinator_->is_open()) return pass_on(signal);
-    early_signals_.push_back(signal);
+    const bool joined = coordinator_ && coordinator_->is_open();
+    // Each TERM may be another step on the way to the end: the notice, then the end of the grace.
+    if (signal == SIGTERM && !options_.dry_run) {
+      watch_.ask(signal);
+      if (joined) return;
+    }
+    pass_on(signal, std::to_string(info.ssi_pid));
     // No world yet, and maybe never: Slurm may keep srun waiting for a place for the step.
-    if (gather_.complete() || (signal != SIGTERM && signal != SIGINT && signal != SIGHUP)) return;
+    if (joined || gather_.complete() || (signal != SIGTERM && signal != SIGINT && signal != SIGHUP))
+      return;
     if (!code_) code_ = kExitSignalBase + signal;
     end_step();
   }
 
+  void end_step_in(std::chrono::seconds time) {
+    patience_.expires_after(time);
+    patience_.async_wait([this](const asio::error_code& error) {
+      if (!error) end_step();
+    });
+  }
+
   void end_step() {
+    if (srun_ended_) return;
     ::kill(srun_, SIGTERM);
     // srun itself waits for every task, also for those of a node that is gone.
     patience_.expires_after(kSrunEndsWithin);
     patience_.async_wait([this](const asio::error_code& error) {
-      if (!error) ::kill(srun_, SIGKILL);
+      if (error) return;
+      ::kill(srun_, SIGKILL);
+      patience_.expires_after(kSrunDiesWithin);
+      patience_.async_wait([this](const asio::error_code& again) {
+        if (again) return;
+        say(writer_, fmt::format("srun (process {}) cannot be ended", srun_));
+        srun_left();
+      });
     });
   }
 
-  void pass_on(int signal) {
+  // For all ranks, once for what has come over several routes.
+  void pass_on(int signal, const std::string& route) {
+    if (!gate_.admit(signal, route, monotonic_seconds())) return;
+    if (coordinator_ && coordinator_->is_open()) return send_signal(signal);
+    early_signals_.push_back(signal);
+  }
+
+  void send_signal(int signal) {
     coordinator_->send(json{{"op", "signal"}, {"signal", signal}}.dump());
+  }
+
+  // --- the job is going to end
+  void on_notice(const JobNotice& notice) {
+    // One line for one event, however often it is confirmed.
+    if (said_ == JobEnd::kNone || (notice.end == JobEnd::kCancelled && said_ != notice.end)) {
+      say(writer_, "notice: " + notice_text(notice, std::time(nullptr)));
+      said_ = notice.end;
+    }
+    if (coordinator_ && coordinator_->is_open()) send_save();
+  }
+
+  void send_save() {
+    if (std::exchange(save_sent_, true)) return;
+    const JobNotice& notice = watch_.notice();
+    coordinator_->send(json{{"op", "save"},
+                            {"reason", to_text(notice.end)},
+                            {"deadline", notice.deadline ? json(*notice.deadline) : json()}}
+                           .dump());
+  }
+
+  // Whoever is still saving may yet be done in time; but this process cannot requeue the job after
+  // its own end. Slurm is ending the job already: that takes no time from anybody.
+  void last_call() {
+    if (concluded_) return;
+    const RunVerdict verdict = judge(run_end());
+    if (verdict.requeue) requeue(verdict, [] {});
+  }
+
+  RunEnd run_end() {
+    RunEnd end = {.end = watch_.notice().end,
+                  .code = code_.value_or(0),
+                  .finished = finished_,
+                  .own_fault = own_fault_,
+                  .job = job_reference(environment_),
+                  .attempt = context_.attempt};
+    if (watch_.status()) {
+      end.batch = watch_.status()->batch;
+      end.requeue = watch_.status()->requeue;
+    }
+    const bool left_well = saved_ || (code_ == 0 && end.end != JobEnd::kNone);
+    if (attempts_) end.fruitless = attempts_->fruitless_now(progress_ || left_well);
+    return end;
+  }
+
+  void requeue(const RunVerdict& verdict, std::function<void()> then) {
+    if (std::exchange(requeued_, true)) return then();
+    attempts_->end(false);
+    const std::string reason = to_text(watch_.notice().end);
+    requeue_job(io_, environment_,
+                [this, verdict, reason, then = std::move(then)](const std::string& problem) {
+                  if (problem.empty()) {
+                    note_end("requeue", reason, verdict.code);
+                    say(writer_, verdict.text);
+                  } else {
+                    say(writer_, fmt::format("cannot requeue job {}: {}",
+                                             job_reference(environment_), problem));
+                  }
+                  then();
+                });
+  }
+
+  // Behind the coordinator's own last lines: it has left by now.
+  void note_end(const std::string& event, const std::string& reason, int code) {
+    const double now =
+        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    nlohmann::ordered_json line = {{"t", now},
+                                   {"event", event},
+                                   {"run", context_.run_id},
+                                   {"attempt", context_.attempt},
+                                   {"generation", directory_.generation},
+                                   {"reason", reason},
+                                   {"code", code}};
+    std::ofstream(directory_.events(), std::ios::app) << line.dump() + "\n" << std::flush;
+    try {
+      nlohmann::ordered_json state =
+          nlohmann::ordered_json::parse(read_file(directory_.state()), nullptr, false);
+      if (!state.is_object()) state = nlohmann::ordered_json::object();
+      state["state"] = event == "requeue" ? "requeued" : "failed";
+      state["code"] = code;
+      state["reason"] = reason;
+      write_file_atomically(directory_.state(), state.dump() + "\n");
+    } catch (const Error&) {
+      // The journal is the truth.
+    }
   }
 
   void reap() {
@@ -207,16 +362,42 @@ class Front {
     while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
       if (pid != srun_) continue;
       srun_status_ = status;
-      io_.stop();
+      srun_left();
     }
   }
 
-  int exit_code() {
+  void srun_left() {
+    if (std::exchange(srun_ended_, true)) return;
+    patience_.cancel();
+    if (code_ || !coordinator_ || !coordinator_->is_open()) return conclude();
     // The coordinator's last line may have come together with srun's end.
-    io_.restart();
-    while (io_.poll() > 0) {
-    }
-    if (code_) return *code_;
+    last_line_.expires_after(kLastLineWithin);
+    last_line_.async_wait([this](const asio::error_code& error) {
+      if (!error) conclude();
+    });
+  }
+
+  void conclude() {
+    if (std::exchange(concluded_, true)) return;
+    if (!code_) code_ = srun_exit_code();
+    if (options_.dry_run) return io_.stop();
+    // Something has ended the ranks that we were not told of: maybe it is the job's end.
+    if (*code_ != 0 && !own_fault_ && watch_.notice().end == JobEnd::kNone) watch_.ask(0);
+    if (watch_.asking()) return watch_.on_answered([this] { settle(); });
+    settle();
+  }
+
+  void settle() {
+    const RunVerdict verdict = judge(run_end());
+    code_ = verdict.code;
+    if (verdict.requeue) return requeue(verdict, [this] { io_.stop(); });
+    attempts_->end(watch_.notice().end != JobEnd::kRequeued);
+    if (verdict.fruitless) note_end("no_progress", verdict.text, verdict.code);
+    if (!verdict.text.empty()) say(writer_, verdict.text);
+    io_.stop();
+  }
+
+  int srun_exit_code() {
     const int srun_code = WIFEXITED(srun_status_) ? WEXITSTATUS(srun_status_)
                                                   : kExitSignalBase + WTERMSIG(srun_status_);
     // The agents have refused together and said why (or it was a dry run): all gave this code.
@@ -237,12 +418,19 @@ class Front {
   OutputWriter writer_;
   RunDirectory directory_;
   Gather gather_;
-  asio::steady_timer patience_;
+  asio::steady_timer patience_, last_line_;
+  std::optional<Attempts> attempts_;  // none in a dry run
+  JobWatch watch_;
   SignalGate gate_;
   std::vector<int> early_signals_;
   std::shared_ptr<LineConnection> coordinator_;
   pid_t srun_ = -1;
   int srun_status_ = 0;
+  bool srun_ended_ = false, concluded_ = false;
+  bool save_sent_ = false, requeued_ = false;
+  JobEnd said_ = JobEnd::kNone;
+  // The coordinator's last word.
+  bool finished_ = false, own_fault_ = false, progress_ = false, saved_ = false;
   std::optional<int> code_;
 };
 

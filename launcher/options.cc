@@ -75,6 +75,9 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
   app.add_option("--grace", options.grace,
                  "Seconds that other ranks have to leave when one has failed (5)")
       ->check(CLI::Range(0.0, 3600.0));
+  app.add_option("--save-before", options.save_before,
+                 "Seconds before the job's time limit at which ranks are told to save (0: never)")
+      ->check(CLI::Range(0.0, 1e7));
   app.add_flag("--dry-run", options.dry_run, "Print the plan and start nothing");
   app.add_flag("--verbose,-v", options.verbose, "Say more on stderr");
   app.add_flag("--agent", options.agent)->group("");

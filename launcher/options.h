@@ -18,6 +18,7 @@ struct Options {
   std::string bootstrap = "auto";      // auto, mpi, tcp
   std::string run_directory;           // empty: af-runs/<run id>
   double grace = 5;  // seconds from TERM to KILL for the other ranks when one has failed
+  std::optional<double> save_before;  // seconds before the time limit; nullopt: decide
   bool dry_run = false;
   bool verbose = false;
   // From the front to the agents that it starts.

@@ -36,6 +36,9 @@ TEST(Options, EverythingFromTheProgramOnIsItsOwn) {
 TEST(Options, ValuesMayStandBesideOrBehind) {
   EXPECT_EQ(parse({"--workers=4", "x"}).workers, 4);
   EXPECT_EQ(parse({"--run-dir", "/a b", "x"}).run_directory, "/a b");
+  EXPECT_FALSE(parse({"x"}).save_before);
+  EXPECT_EQ(parse({"--save-before", "90", "x"}).save_before, 90);
+  EXPECT_EQ(parse({"--save-before=0", "x"}).save_before, 0);
   EXPECT_EQ(parse({"-v", "x"}).command, std::vector<std::string>{"x"});
   // A program may begin with a dash behind "--", and be an empty text.
   EXPECT_EQ(parse({"--", "-x"}).command, std::vector<std::string>{"-x"});
@@ -51,6 +54,7 @@ TEST(Options, RefusalsAreOneLineWithANearName) {
                                               {"--backend=mpi", "x"},
                                               {"--bootstrap=", "x"},
                                               {"--grace=-1", "x"},
+                                              {"--save-before=-1", "x"},
                                               {"--workers"}}) {
     const std::string text = refusal(bad);
     EXPECT_NE(text.find(bad[0].substr(0, bad[0].find('='))), std::string::npos) << text;

@@ -31,6 +31,7 @@ class Alarm {
   void close() noexcept;
   // Throws the first failure, if there is one here or in the segment.
   void check();
+  bool raised() const { return raised_.load(std::memory_order_acquire); }
   // Readable from the first failure on.
   int event() const { return event_.get(); }
 

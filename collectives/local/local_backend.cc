@@ -69,8 +69,11 @@ class LocalBackend : public HostBackend {
   }
 
   ~LocalBackend() override {
+    const bool broken = alarm_.raised();
     alarm_.close();
     stop();
+    // Device memory has no buffers here but those of its staging, which go.
+    if (broken && options_.device < 0) buffers_.make_private();
   }
 
   BackendKind kind() const override { return BackendKind::local; }

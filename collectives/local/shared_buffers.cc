@@ -52,6 +52,17 @@ Mapping::~Mapping() {
   munmap(base_, mapped_bytes_);
 }
 
+void Mapping::make_private() const {
+  const std::size_t size = mapped_bytes_ - kPage;
+  void* copy = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) return;
+  std::memcpy(copy, base_, size);
+  // In one step: readers see the one or the other.
+  if (mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, base_) == MAP_FAILED) {
+    munmap(copy, size);
+  }
+}
+
 std::atomic<std::uint32_t>& Mapping::freed() const {
   return *reinterpret_cast<std::atomic<std::uint32_t>*>(base_ + mapped_bytes_ - kPage);
 }
@@ -131,6 +142,14 @@ void SharedBuffers::prune() {
     }
     return true;
   });
+}
+
+void SharedBuffers::make_private() {
+  std::lock_guard lock(mutex_);
+  for (const auto& [number, entry] : entries_) {
+    const Mapping& own = *entry.mappings[own_index_];
+    if (own.freed().load(std::memory_order_acquire) == 0) own.make_private();
+  }
 }
 
 Place SharedBuffers::find(const void* data, std::size_t bytes) const {

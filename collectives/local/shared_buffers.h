@@ -24,6 +24,9 @@ class Mapping {
 
   char* data() const { return base_; }
   std::size_t bytes() const { return bytes_; }
+  // Puts private memory with the same bytes in its place, at the same address. Nobody else may
+  // write to it meanwhile. Without memory for that it stays as it is.
+  void make_private() const;
   int fd() const { return fd_.get(); }
   void close_fd() { fd_.reset(); }
   std::atomic<std::uint32_t>& freed() const;
@@ -53,6 +56,9 @@ class SharedBuffers {
                                    const std::vector<int>& index_of, Alarm& alarm,
                                    Clock::time_point deadline);
   Place find(const void* data, std::size_t bytes) const;
+  // Takes this rank's buffers from the others' hands: a rank that was stopped in an operation would
+  // go on with it when continued, and write into them.
+  void make_private();
   // Where rank `index` of the node sees that place of its own; null if this rank lacks the mapping.
   char* resolve(int index, const Place& place, std::size_t bytes) const;
 

@@ -107,7 +107,8 @@ class AF_PUBLIC World {
   std::optional<WorldNotice> notice() const;
 
   enum class Next { formed, leave };
-  // Gives up the current world (its communicator is destroyed, buffers stay readable), tells the
+  // Gives up the current world (its communicator is destroyed; buffers stay as they are, but those
+  // of a lost world are copied: let go of what is not needed, and write to none meanwhile), tells the
   // agent that `completed` steps are done (-1: no state) and whether rows of the next one have been
   // dealt to this rank, and waits for the next world. `leave`: this rank is in none: exit with 0.
   // Throws CommunicatorError (kind store) when the agent has gone, or if the world is not elastic.

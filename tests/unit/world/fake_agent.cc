@@ -63,6 +63,11 @@ FakeAgent::Json FakeAgent::await(int client, const std::string& op) {
   }
 }
 
+void FakeAgent::await_first_step(int client, std::uint64_t generation) {
+  while (await(client, "first_step")["generation"] != generation) {
+  }
+}
+
 std::vector<FakeAgent::Json> FakeAgent::lines(int client) const {
   std::lock_guard lock(mutex_);
   return clients_[std::size_t(client)].lines;
@@ -131,6 +136,7 @@ void FakeAgent::lose(std::uint64_t generation, const std::vector<int>& clients,
     std::lock_guard lock(mutex_);
     ended_.insert(generation);
   }
+  wake();
   for (int client : clients) {
     say(client, {{"event", "lost"}, {"generation", generation}, {"why", why}});
   }

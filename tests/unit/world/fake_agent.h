@@ -36,6 +36,8 @@ class FakeAgent {
   // The next line with that `op` that the client has sent on any connection and this has not given
   // yet. Throws std::runtime_error after 30 s.
   Json await(int client, const std::string& op);
+  // Until it has done its first step in that world.
+  void await_first_step(int client, std::uint64_t generation);
   // All lines that have come from it so far, set and get left out.
   std::vector<Json> lines(int client) const;
   // Blocks until a rank asks for a key that contains `part`, and nobody has set it.

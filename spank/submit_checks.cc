@@ -15,6 +15,7 @@
 #include "common/error.h"
 #include "common/explain.h"
 #include "common/paths.h"
+#include "spank/batch_defaults.h"
 #include "spank/command_line.h"
 #include "spank/forwarded_settings.h"
 #include "spank/report.h"
@@ -87,7 +88,7 @@ JobPaths job_paths(SlurmOptions& slurm, Tool tool) {
 }
 
 void finish(spank_t spank, Submission& submission, const std::vector<std::string>& operands) {
-  const Decision decision = submission.decide();
+  Decision decision = submission.decide();
   const Settings& settings = decision.settings;
   const Storage& storage = submission.site().storage;
   std::string prefix;
@@ -98,6 +99,17 @@ void finish(spank_t spank, Submission& submission, const std::vector<std::string
   // srun opens its output files itself, on this machine, and salloc has none.
   if (submission.tool() == Tool::kSbatch) {
     check_job_paths(job_paths(submission.slurm(), submission.tool()), storage, real_file_view());
+    for (const SlurmOption& option : batch_defaults(submission.slurm())) {
+      // A Slurm that does not take it has the job all the same, with its own default.
+      if (submission.slurm().set(option.name, option.value)) {
+        decision.request.options.push_back(option);
+      }
+    }
+  }
+  if (submission.tool() == Tool::kSrun && !submission.in_job() && settings.max_workers > 1) {
+    report_warning(
+        "a job of srun is not started again when it is preempted or at its time limit; one of "
+        "sbatch is");
   }
   forward_settings(spank, submission.tool(), job_environment(settings, prefix),
                    settings.cpus_per_worker);

@@ -35,6 +35,10 @@ Environment step_environment(const Environment& inherited, const StepFacts& fact
 
 }  // namespace
 
+std::span<const char* const> variables_not_for_a_step() {
+  return kNotForTheStep;
+}
+
 StepCommand step_command(const Options& options, const LaunchContext& context,
                          const Environment& inherited, const StepFacts& facts) {
   StepCommand command;
@@ -55,7 +59,8 @@ StepCommand step_command(const Options& options, const LaunchContext& context,
   argv.insert(argv.end(),
               {facts.launcher, "--agent", "--front=" + facts.front,
                "--run-dir=" + facts.run_directory, fmt::format("--generation={}", facts.generation),
-               "--bootstrap=" + options.bootstrap, fmt::format("--grace={}", options.grace)});
+               "--bootstrap=" + options.bootstrap, fmt::format("--grace={}", options.grace),
+               fmt::format("--grow-interval={}", options.grow_interval)});
   if (options.gpus_per_worker > 0)
     argv.push_back(fmt::format("--gpus-per-worker={}", options.gpus_per_worker));
   if (!options.backend.empty()) argv.push_back("--backend=" + options.backend);

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct StepFacts {
   pid_t front_pid = 0;
   bool read_stdin = true;
 };
+
+// Slurm's variables in a job that srun must not take as options of a step of ours.
+std::span<const char* const> variables_not_for_a_step();
 
 StepCommand step_command(const Options& options, const LaunchContext& context,
                          const Environment& inherited, const StepFacts& facts);

@@ -162,6 +162,7 @@ class AgentProcess {
                                     ? context_.cpus_per_task
                                     : std::max(1, usable / static_cast<int>(setup.ranks.size()));
     setup.facts.shield_library = installed_library("libaf_shield.so");
+    setup.facts.python_client = installed_python();
     setup.facts.slurmstepd = stepd_ = find_slurmstepd();
     setup.cpus = own_cpus(plan, setup.ranks, setup.facts.cpus_per_rank);
     setup.program = program;

@@ -85,4 +85,13 @@ std::string installed_library(const std::string& name) {
   return std::filesystem::exists(path, error) ? path.string() : "";
 }
 
+std::string installed_python() {
+  const std::filesystem::path prefix =
+      std::filesystem::path(own_program_path()).parent_path().parent_path();
+  std::error_code error;
+  for (const auto& above : {prefix, prefix.parent_path()})
+    if (std::filesystem::exists(above / "python/af/__init__.py", error)) return above / "python";
+  return "";
+}
+
 }  // namespace af

@@ -26,5 +26,8 @@ OwnWorker find_own_worker(const LaunchContext& context, const Environment& envir
 // Installed beside this program: lib/NAME next to bin/; empty if it is not there.
 std::string installed_library(const std::string& name);
 std::string own_program_path();
+// The folder of the Python client `af`: python/ of the installation or of the repository this
+// program was built in; empty if it is in neither.
+std::string installed_python();
 
 }  // namespace af

@@ -94,6 +94,15 @@ void set_af(Environment& environment, const Plan& plan, const RankPlan& rank, co
   environment["AF_SOCKET"] = socket;
 }
 
+// Behind what the person has there, but before what pip has installed: the client that is found
+// fits this launcher. `import af` works in every environment.
+void set_python(Environment& environment, const RunFacts& facts) {
+  if (facts.python_client.empty()) return;
+  std::string& path = environment["PYTHONPATH"];
+  if ((":" + path + ":").find(":" + facts.python_client + ":") != std::string::npos) return;
+  path += (path.empty() ? "" : ":") + facts.python_client;
+}
+
 void set_devices(Environment& environment, const RankPlan& rank) {
   if (!rank.visible_devices) return;
   environment["CUDA_VISIBLE_DEVICES"] = *rank.visible_devices;
@@ -151,6 +160,7 @@ Environment rank_environment(const Environment& inherited, const Plan& plan, con
   set_af(environment, plan, rank, facts, socket);
   set_devices(environment, rank);
   set_preload(environment, facts);
+  set_python(environment, facts);
   environment["TF_CONFIG"] = tensorflow_config(plan, rank);
   for (const auto& [name, value] : plan.backend_environment) environment.emplace(name, value);
   environment.emplace("PYTHONUNBUFFERED", "1");

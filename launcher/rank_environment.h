@@ -25,6 +25,7 @@ struct RunFacts {
   std::string interface;       // of the node's address: "eth0"; empty = unknown
   int cpus_per_rank = 0;       // for OMP_NUM_THREADS; 0: unknown, leave it
   std::string shield_library;  // libaf_shield.so; empty: none
+  std::string python_client;   // the folder that has the Python package `af`; empty: none
   pid_t slurmstepd = 0;        // 0: none above this process
 };
 

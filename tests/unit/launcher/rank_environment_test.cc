@@ -33,6 +33,21 @@ RunFacts facts() {
 
 const Environment kJob = {{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "9"}, {"PATH", "/bin"}};
 
+TEST(RankEnvironment, ThePythonClientIsFoundBehindThePersonsOwnPath) {
+  const Plan plan = plan_of({"a"});
+  RunFacts run = facts();
+  const auto path = [&](const Environment& inherited) {
+    const Environment env = rank_environment(inherited, plan, plan.ranks[0], run, "@sock");
+    return value_or(env, "PYTHONPATH", "none");
+  };
+  EXPECT_EQ(path({}), "none");
+  run.python_client = "/opt/af/python";
+  EXPECT_EQ(path({}), "/opt/af/python");
+  EXPECT_EQ(path({{"PYTHONPATH", ""}}), "/opt/af/python");
+  EXPECT_EQ(path({{"PYTHONPATH", "/work/mine"}}), "/work/mine:/opt/af/python");
+  EXPECT_EQ(path({{"PYTHONPATH", "/opt/af/python:/work/mine"}}), "/opt/af/python:/work/mine");
+}
+
 TEST(RankEnvironment, AllNamesAgree) {
   const Plan plan = plan_of({"a", "a", "b"});
   for (const RankPlan& rank : plan.ranks) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The nccl backend when something is missing: ranks, GPUs, patience. On the fake libraries.
+#include "collectives/cancel.h"
 #include "tests/unit/nccl/fake/hooks.h"
 #include "tests/unit/nccl/ranks.h"
 
@@ -45,6 +46,26 @@ TEST(NcclFailures, FormingNamesTheRanksThatDidNotCome) {
     EXPECT_EQ(error.kind(), Kind::timeout) << error.what();
     EXPECT_EQ(error.ranks(), (std::vector<int>{1, 3})) << error.what();
   }
+  EXPECT_EQ(fake_nccl_alive(), 0);
+}
+
+// As af::World does when its world is lost meanwhile.
+TEST(NcclFailures, FormingMayBeCalledOff) {
+  const auto cancel = std::make_shared<Cancel>();
+  const auto store = make_in_process_store();
+  std::thread caller([&] {
+    (void)store->get("nccl/0/world/came/0", seconds(20));
+    cancel->raise("the world is lost");
+  });
+  const auto errors = run_ranks({0}, [&](int rank) {
+    Options options = options_of(rank, 2, store, seconds(600));
+    options.cancel = cancel;
+    NcclBackend backend(options);
+  });
+  caller.join();
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors.at(0).kind(), Kind::aborted);
+  EXPECT_STREQ(errors.at(0).what(), "the world is lost");
   EXPECT_EQ(fake_nccl_alive(), 0);
 }
 

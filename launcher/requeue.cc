@@ -63,8 +63,8 @@ std::optional<double> save_margin(const SaveTime& time) {
   if (time.time_limit <= 0) return std::nullopt;
   if (time.asked) {
     if (*time.asked <= 0) return std::nullopt;
-    // Half of the time at the most: a job that saves at once would never get anywhere.
-    return std::min(*time.asked, time.time_limit / 2);
+    // A job that saves at once would never get anywhere.
+    return std::min(*time.asked, 0.9 * time.time_limit);
   }
   return std::min(std::max(kLeastMargin, 2 * time.longest_checkpoint), time.time_limit / 4);
 }

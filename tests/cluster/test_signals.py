@@ -109,6 +109,38 @@ def test_scancel_leaves_the_program_its_kill_wait(tracked):
     wait_for(lambda: not processes_of_run(tracked, jobid), 10, "no process of the run")
 
 
+@pytest.mark.parametrize("proctrack", PROCTRACKS)
+def test_a_long_save_completes_within_kill_wait(make_cluster, proctrack):
+    """Case B16: KillWait less 5 s, with the program in the foreground of a bash script."""
+    cluster = make_cluster(proctrack=proctrack, slurm_conf=["KillWait=15"])
+    cluster.write("save.py", """\
+import os, signal, sys, time
+def save(number, frame):
+    with open(sys.argv[1] + ".part", "w") as file:
+        for part in range(10):
+            file.write(f"{part}\\n")
+            time.sleep(1)
+    os.rename(sys.argv[1] + ".part", sys.argv[1])
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True:
+    time.sleep(0.1)
+""")
+    lines = {"plain": f"{PYTHON} save.py plain", "launched": f"{LAUNCH} {PYTHON} save.py launched"}
+    jobs = {name: cluster.sbatch(f"echo begin\n{line}\necho end\n", *AF, name=f"{name}.sh")
+            for name, line in lines.items()}
+    for jobid in jobs.values():
+        cluster.wait_output(jobid, "ready")
+    cluster.run("scancel", *map(str, jobs.values()))
+    for name, jobid in jobs.items():
+        assert cluster.wait_ended(jobid)["JobState"] == "CANCELLED"
+        wait_for(lambda: cluster.host_path(name).exists(), 20, lambda: cluster.output(jobid))
+        assert cluster.read(name).split() == [str(part) for part in range(10)]
+    assert re.search(r"notice: cancelled, the job ends by \S+ \(in 1[3-5] s\)",
+                     cluster.output(jobs["launched"])), cluster.output(jobs["launched"])
+
+
 def test_nobody_catches_and_the_job_ends_at_once(tracked):
     jobid = tracked.sbatch("echo ready\nsleep 100\necho never\n", *AF)
     tracked.wait_output(jobid, "ready")

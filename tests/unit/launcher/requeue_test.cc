@@ -116,7 +116,7 @@ TEST(Requeue, WhenToSave) {
       {"less than the checkpoint takes",
        {.asked = 10, .time_limit = 3600, .longest_checkpoint = 100},
        10},
-      {"more than half", {.asked = 300, .time_limit = 60}, 30},
+      {"more than there is", {.asked = 300, .time_limit = 60}, 54},
       {"never", {.asked = 0, .time_limit = 3600}, std::nullopt},
       {"no limit", {}, std::nullopt},
       {"no limit, asked", {.asked = 300}, std::nullopt},

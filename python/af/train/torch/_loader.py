@@ -97,7 +97,7 @@ class DealtLoader(DataLoader):
             # Epochs that the others have done: one batch of each, of which nothing is kept, so that
             # what the program expects of an epoch is there.
             own["_catch_up"] -= 1
-            current.catching_up = True
+            current.catching_up, current.weight = True, (0, 1)
             return self._one_of_no_weight()
         current.catching_up = False
         return self._epoch(current, marker)

@@ -8,7 +8,7 @@ import torch
 
 from .._session import say
 from ._channel import open_channel
-from ._optimizers import optimizers_of
+from ._optimizers import optimizers_of, scalers, schedules_of
 
 
 class _Slot:
@@ -112,14 +112,9 @@ class ModelState:
     def _send_all(self, channel, verdict, told, receive):
         session, source = self._session, verdict.source
         sends = session.world.rank == source
-        optimizers = optimizers_of(self)
         tensors, head = [], b""
         if sends:
-            rest = {"optimizers": [o.state_dict() for o in optimizers], "gradients": None}
-            if not told["stepped"]:
-                # Gradients that no optimizer has used yet are part of the state.
-                rest["gradients"] = [p.grad for m in self.models for p in m.module.parameters()]
-            head = pickle.dumps(_take_tensors(rest, tensors))
+            head = pickle.dumps(_take_tensors(self._rest(told["stepped"]), tensors))
         size = session.broadcast_bytes(struct.pack("<q", len(head)), 8, source)
         head = session.broadcast_bytes(head, struct.unpack("<q", size)[0], source)
         self._send_tensors(channel, self._tensors(), source, receive)
@@ -128,43 +123,69 @@ class ModelState:
             tensors = [torch.empty(slot.shape, dtype=slot.dtype) for slot in _slots(rest)]
         self._send_tensors(channel, tensors, source, receive)
         if receive and not sends:
-            self._load(_put_tensors(rest, iter(tensors)), optimizers)
+            self._load(_put_tensors(rest, iter(tensors)))
 
-    def _load(self, rest, optimizers):
-        session = self._session
-        states = rest["optimizers"]
-        if len(states) != len(optimizers):
-            say(
-                f"rank {session.world.rank} has {len(optimizers)} optimizers, the others "
-                f"{len(states)}: make them before the first step; their state is not taken over"
-            )
-            states = []
-        for optimizer, state in zip(optimizers, states):
-            if session.in_backward:
-                # This rank's own schedulers go through this step too: rates stay its own.
+    def _rest(self, stepped):
+        """All that is not in the models."""
+        gradients = None
+        if not stepped:
+            # Gradients that no optimizer has used yet are part of the state.
+            gradients = [p.grad for m in self.models for p in m.module.parameters()]
+        return {
+            "optimizers": [o.state_dict() for o in optimizers_of(self)],
+            "schedules": [_plain_state(s) for s in schedules_of(self)],
+            "scalers": [s.state_dict() for s in scalers()],
+            "gradients": gradients,
+        }
+
+    def _load(self, rest):
+        # A rank in the middle of this step goes through what follows it by itself: its schedules
+        # and scalers come to where the others are, and its rates stay its own.
+        in_step = self._session.in_backward
+        for optimizer, state in self._pairs("optimizers", optimizers_of(self), rest):
+            if in_step:
                 state["param_groups"] = optimizer.state_dict()["param_groups"]
             optimizer.load_state_dict(state)
+        if not in_step:
+            for schedule, state in self._pairs("schedules", schedules_of(self), rest):
+                if state is not None:
+                    schedule.load_state_dict(state)
+            for scaler, state in self._pairs("scalers", scalers(), rest):
+                scaler.load_state_dict(state)
         if rest["gradients"] is not None:
             parameters = [p for m in self.models for p in m.module.parameters()]
             for p, gradient in zip(parameters, rest["gradients"]):
                 p.grad = None if gradient is None else gradient.to(p.device)
 
+    def _pairs(self, what, own, rest):
+        if len(own) == len(rest[what]):
+            return zip(own, rest[what])
+        say(
+            f"rank {self._session.world.rank} has {len(own)} {what}, the others {len(rest[what])}: "
+            "make all before the first step; their state is not taken over"
+        )
+        return ()
+
     # --- Files
 
     def write(self, path):
-        torch.save(
-            {
-                "models": [m.module.state_dict() for m in self.models],
-                "optimizers": [o.state_dict() for o in optimizers_of(self)],
-                "gradients": None
-                if self._session.stepped
-                else [p.grad for m in self.models for p in m.module.parameters()],
-            },
-            path,
-        )
+        state = {"models": [m.module.state_dict() for m in self.models]}
+        torch.save({**state, **self._rest(self._session.stepped)}, path)
 
     def read(self, path):
-        rest = torch.load(path, map_location="cpu")
+        # It is af's own file, and holds more than tensors.
+        safe = {} if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 0) else {"weights_only": False}
+        rest = torch.load(path, map_location="cpu", **safe)
         for model, state in zip(self.models, rest["models"]):
             model.module.load_state_dict(state)
-        self._load(rest, optimizers_of(self))
+        self._load(rest)
+
+
+def _plain_state(schedule):
+    """Its state if it can be sent; functions of the program's own cannot."""
+    state = schedule.state_dict()
+    try:
+        pickle.dumps(state)
+    except Exception:
+        return None
+    return state

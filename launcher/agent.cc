@@ -8,11 +8,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <asio/read.hpp>
 #include <asio/write.hpp>
 #include <chrono>
+#include <fstream>
 
 #include "common/error.h"
+#include "launcher/cpu_binding.h"
 #include "launcher/descendants.h"
 #include "launcher/exit_codes.h"
 #include "launcher/monotonic_seconds.h"
@@ -20,6 +23,7 @@
 #include "launcher/say.h"
 #include "launcher/signal_delivery.h"
 #include "launcher/signal_watch.h"
+#include "launcher/worker_json.h"
 
 namespace af {
 namespace {
@@ -32,6 +36,46 @@ constexpr double kEndWithin = 5;     // for processes that the kernel cannot end
 constexpr auto kDieWithin = std::chrono::seconds(10);  // after KILL; freeing much memory takes time
 constexpr double kFlushWithin = 30;  // for a reader of our output that has stopped reading
 constexpr auto kRetryWhenFull = std::chrono::milliseconds(20);
+constexpr auto kLookForStopped = std::chrono::seconds(1);
+constexpr int kStoppedLooks = 2;  // in a row, before a stopped rank is given up
+
+// CPUs for the ranks of this agent: all agents of a node compute the division of the whole node.
+std::vector<std::vector<int>> own_cpus(const Plan& plan, const std::vector<int>& own_ranks,
+                                       int cpus_per_rank) {
+  const std::string& host = plan.ranks[static_cast<size_t>(own_ranks[0])].host;
+  std::vector<RankCpus> node;
+  std::vector<int> node_ranks;
+  for (const RankPlan& rank : plan.ranks) {
+    if (rank.host != host) continue;
+    node.push_back({.allowed = plan.workers[static_cast<size_t>(rank.rank)].cpus,
+                    .near_gpu = rank.gpus.empty() ? std::vector<int>() : rank.gpus[0].near_cpus});
+    node_ranks.push_back(rank.rank);
+  }
+  const auto split = split_cpus(node, cpus_per_rank, cpu_cores());
+  std::vector<std::vector<int>> own;
+  own.reserve(own_ranks.size());
+  for (const int rank : own_ranks)
+    own.push_back(split.at(static_cast<size_t>(
+        std::find(node_ranks.begin(), node_ranks.end(), rank) - node_ranks.begin())));
+  return own;
+}
+
+// What a client is told of its place in a new world. LOCAL_RANK is not in it: the devices that the
+// process sees are those it was started with.
+constexpr const char* kWorldVariables[] = {
+    "RANK",         "ROLE_RANK",        "WORLD_SIZE",   "ROLE_WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",   "GROUP_WORLD_SIZE", "MASTER_ADDR",  "MASTER_PORT",     "TF_CONFIG",
+    "SLURM_PROCID", "SLURM_LOCALID",    "SLURM_NODEID", "SLURM_NTASKS",    "SLURM_NPROCS",
+    "SLURM_NNODES", "AF_GENERATION",    "AF_BACKEND",   "AF_LOCAL_RANK"};
+
+// Stopped by a signal, and not by a debugger ('t').
+bool is_stopped(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  const size_t end = text.rfind(')');
+  return end != std::string::npos && text.size() > end + 2 && text[end + 2] == 'T';
+}
 
 }  // namespace
 
@@ -50,7 +94,7 @@ struct Agent::Rank {
         out{Output(io), Output(io)},
         input(io),
         stdin_source(io) {}
-  const RankPlan& plan;
+  RankPlan plan;  // in its current world
   LogMerger log;
   Output out[2];
   std::unique_ptr<SessionServer> session;
@@ -59,6 +103,9 @@ struct Agent::Rank {
   std::array<char, 65536> stdin_buffer;
   pid_t pid = -1;
   bool running = false;
+  std::string socket;
+  SessionServer::Reply control;  // to its client, if the program has one
+  int stopped_looks = 0;
 };
 
 Agent::Agent(asio::io_context& io, OutputWriter& writer, AgentSetup setup, OnFinished on_finished)
@@ -66,39 +113,78 @@ Agent::Agent(asio::io_context& io, OutputWriter& writer, AgentSetup setup, OnFin
       writer_(writer),
       setup_(std::move(setup)),
       on_finished_(std::move(on_finished)),
-      kill_timer_(io) {}
+      kill_timer_(io),
+      stopped_timer_(io) {
+  become_subreaper();
+  if (setup_.facts.elastic) watch_stopped();
+}
 
 Agent::~Agent() = default;
 
-void Agent::start() {
-  become_subreaper();
-  for (size_t i = 0; i < setup_.ranks.size(); ++i) start_one(i);
+void Agent::start(const Plan& plan, int generation) {
+  clear_ranks();
+  setup_.facts.generation = setup_.directory.generation = generation;
+  const std::filesystem::path logs = setup_.directory.logs(setup_.facts.attempt);
+  setup_.facts.log_directory = logs.string();
+  std::filesystem::create_directories(logs);
+  own_ranks_.clear();
+  for (const RankPlan& rank : plan.ranks)
+    if (setup_.all_ranks || rank.task == setup_.worker) own_ranks_.push_back(rank.rank);
+  if (setup_.facts.cpus_per_rank == 0)
+    setup_.facts.cpus_per_rank = std::max(
+        1, static_cast<int>(plan.workers[static_cast<size_t>(own_ranks_.at(0))].cpus.size() /
+                            own_ranks_.size()));
+  const auto cpus = own_cpus(plan, own_ranks_, setup_.facts.cpus_per_rank);
+  for (size_t i = 0; i < own_ranks_.size(); ++i)
+    start_one(plan, plan.ranks.at(static_cast<size_t>(own_ranks_[i])), cpus[i]);
+}
+
+// Nothing of an earlier world may disturb the next: daemons that hold the GPU, half-read pipes.
+void Agent::clear_ranks() {
+  kill_timer_.cancel();
+  if (ranks_.empty()) return;
+  end_descendants(kEndWithin);
+  for (auto& rank : ranks_) {
+    drain(*rank);
+    for (const auto stream : {LogMerger::kStdout, LogMerger::kStderr}) {
+      if (!std::exchange(rank->out[stream].open, false)) continue;
+      rank->log.end(stream);
+      rank->out[stream].descriptor.close();
+    }
+    asio::error_code ignored;
+    rank->input.close(ignored);
+    rank->stdin_source.close(ignored);
+    rank->session.reset();
+    // Its handlers, cancelled just now, still refer to it; this one is queued behind them.
+    asio::post(io_, [keep = std::move(rank)] {});
+  }
+  ranks_.clear();
 }
 
 std::vector<int> Agent::not_started() const {
-  return {setup_.ranks.begin() + static_cast<std::ptrdiff_t>(ranks_.size()), setup_.ranks.end()};
+  return {own_ranks_.begin() + static_cast<std::ptrdiff_t>(ranks_.size()), own_ranks_.end()};
 }
 
-void Agent::start_one(size_t index) {
-  const RankPlan& plan = setup_.plan.ranks.at(static_cast<size_t>(setup_.ranks[index]));
-  auto rank = std::make_unique<Rank>(io_, writer_, plan,
-                                     setup_.directory.rank_log(setup_.facts.attempt, plan.rank));
-  const std::string socket = fmt::format("{}-{}", setup_.socket_prefix, plan.rank);
+void Agent::start_one(const Plan& plan, const RankPlan& rank_plan, const std::vector<int>& cpus) {
+  auto rank = std::make_unique<Rank>(
+      io_, writer_, rank_plan, setup_.directory.rank_log(setup_.facts.attempt, rank_plan.rank));
+  const std::string socket = fmt::format("{}-{}", setup_.socket_prefix, next_socket_++);
+  rank->socket = "@" + socket;
   rank->session = std::make_unique<SessionServer>(
       io_, socket,
-      [this, number = plan.rank](const json& request, const SessionServer::Reply& reply) {
-        on_request(number, request, reply);
+      [this, self = rank.get()](const json& request, const SessionServer::Reply& reply) {
+        on_request(*self, request, reply);
       });
   RankCommand command = {
       .path = setup_.program,
       .argv = setup_.command,
       .environment =
-          rank_environment(setup_.inherited, setup_.plan, plan, setup_.facts, "@" + socket),
-      .cpus = setup_.cpus.empty() ? std::vector<int>() : setup_.cpus[index],
+          rank_environment(setup_.inherited, plan, rank_plan, setup_.facts, "@" + socket),
+      .cpus = cpus,
   };
   // Input is rank 0's. In a step it goes through a pipe of ours: a rank, or a daemon it leaves,
   // that held slurmstepd's own descriptor would keep the step from ending (60 s, "Abandoning IO").
-  if (plan.rank == 0)
+  if (rank_plan.rank == 0 && setup_.relay_stdin)
     command.input = setup_.in_step ? RankCommand::Input::kPipe : RankCommand::Input::kInherit;
   RankProcess process = start_rank(command);
   rank->pid = process.pid;
@@ -203,6 +289,7 @@ void Agent::rank_ended(Rank& rank, int status) {
   for (const auto stream : {LogMerger::kStdout, LogMerger::kStderr}) rank.log.end(stream);
   const auto& lines = rank.log.last_lines();
   send({{"op", "rank_exit"},
+        {"generation", setup_.facts.generation},
         {"rank", rank.plan.rank},
         {"host", rank.plan.host},
         {"code", WIFEXITED(status) ? WEXITSTATUS(status) : 0},
@@ -233,12 +320,15 @@ void Agent::send(const json& message) {
     unsent_.push_back(message);
 }
 
-void Agent::on_request(int rank, const json& request, const SessionServer::Reply& reply) {
+void Agent::on_request(Rank& rank, const json& request, const SessionServer::Reply& reply) {
   json message = request;
-  message["rank"] = rank;
+  message["rank"] = rank.plan.rank;
   const std::string op = request["op"].is_string() ? request["op"].get<std::string>() : "";
   const json id = request.value("id", json());
-  if (op == "report" || op == "checkpoint") return send(message);
+  for (const char* one_way : {"report", "checkpoint", "first_step", "options"})
+    if (op == one_way) return send(message);
+  for (const char* client : {"hello", "arrive", "finished", "saved"})
+    if (op == client) return on_client(rank, op, message, reply);
   if (op != "set" && op != "get")
     return reply({{"id", id}, {"ok", false}, {"error", "unknown op '" + op + "'"}});
   message["ref"] = next_ref_;
@@ -250,14 +340,115 @@ void Agent::on_request(int rank, const json& request, const SessionServer::Reply
   send(message);
 }
 
+void Agent::on_client(Rank& rank, const std::string& op, const json& request,
+                      const SessionServer::Reply& reply) {
+  if (op == "hello") rank.control = reply;
+  json message = request;
+  message["op"] = op == "hello" ? "client" : op;
+  if (op == "hello" || op == "saved") message["generation"] = setup_.facts.generation;
+  send(message);
+}
+
+void Agent::tell_clients(const json& event) {
+  for (const auto& rank : ranks_)
+    if (rank->running && rank->control) rank->control(event);
+}
+
+Plan Agent::plan_of(const json& order) const {
+  return make_plan(order.value("workers", std::vector<Worker>()), setup_.plan_options);
+}
+
+void Agent::start_ordered(const json& order) {
+  try {
+    start(plan_of(order), order.value("generation", 0));
+  } catch (const std::exception& error) {
+    send({{"op", "cannot_start"},
+          {"generation", order.value("generation", 0)},
+          {"why", error.what()},
+          {"code", kExitCannotStart},
+          {"ranks", not_started()}});
+  }
+}
+
+// The rank lives on: its output goes to the new world's log, its client hears where it is now.
+void Agent::move_to_world(const json& order) {
+  const Plan plan = plan_of(order);
+  setup_.facts.generation = setup_.directory.generation = order.value("generation", 0);
+  const std::filesystem::path logs = setup_.directory.logs(setup_.facts.attempt);
+  setup_.facts.log_directory = logs.string();
+  std::error_code ignored;
+  std::filesystem::create_directories(logs, ignored);
+  own_ranks_.clear();
+  for (const RankPlan& rank_plan : plan.ranks) {
+    if (rank_plan.task != setup_.worker || ranks_.empty() || !ranks_[0]->running) continue;
+    Rank& rank = *ranks_[0];
+    own_ranks_.push_back(rank_plan.rank);
+    rank.plan = rank_plan;
+    try {
+      rank.log.move_to(rank_plan.rank,
+                       setup_.directory.rank_log(setup_.facts.attempt, rank_plan.rank));
+    } catch (const Error& error) {
+      say(writer_, error.what());
+    }
+    const Environment all =
+        rank_environment(setup_.inherited, plan, rank_plan, setup_.facts, rank.socket);
+    json environment = json::object();
+    for (const char* name : kWorldVariables)
+      if (const auto found = all.find(name); found != all.end()) environment[name] = found->second;
+    for (const auto& [name, value] : plan.backend_environment) environment[name] = value;
+    if (rank.control)
+      rank.control({{"event", "world"},
+                    {"generation", setup_.facts.generation},
+                    {"rank", rank_plan.rank},
+                    {"world_size", plan.ranks.size()},
+                    {"members", order.value("members", json::array())},
+                    {"environment", environment}});
+  }
+}
+
+void Agent::save(const json& order) {
+  tell_clients({{"event", "save"},
+                {"reason", order.value("reason", "")},
+                {"deadline", order.value("deadline", json())}});
+  if (gate_.admit(SIGTERM, "coordinator", monotonic_seconds())) deliver(SIGTERM, false);
+}
+
+// A rank under SIGSTOP would hold the others in their next reduction, and nobody would be at fault.
+void Agent::watch_stopped() {
+  stopped_timer_.expires_after(kLookForStopped);
+  stopped_timer_.async_wait([this](const asio::error_code& error) {
+    if (error || finished_) return;
+    for (const auto& rank : ranks_) {
+      if (!rank->running) continue;
+      rank->stopped_looks = is_stopped(rank->pid) ? rank->stopped_looks + 1 : 0;
+      if (rank->stopped_looks < kStoppedLooks) continue;
+      say(writer_, fmt::format("rank {} on {} has been stopped (SIGSTOP) for {} s: it is ended, so "
+                               "that the others can go on",
+                               rank->plan.rank, rank->plan.host, kStoppedLooks));
+      deliver_signal(rank->pid, SIGKILL);
+    }
+    watch_stopped();
+  });
+}
+
 void Agent::on_order(const json& order) {
   const std::string op = order.value("op", "");
   if (op == "signal") {
     on_signal(order.value("signal", 0), "coordinator");
   } else if (op == "end") {
-    end_ranks(order.value("grace", 0.0));
+    // A late order for ranks that are gone must not end their successors.
+    if (order.value("generation", setup_.facts.generation) == setup_.facts.generation)
+      end_ranks(order.value("grace", 0.0));
   } else if (op == "exit") {
     finish(order.value("code", kExitLauncherLost));
+  } else if (op == "start") {
+    start_ordered(order);
+  } else if (op == "world") {
+    move_to_world(order);
+  } else if (op == "event") {
+    tell_clients(order.value("event", json::object()));
+  } else if (op == "save") {
+    save(order);
   } else if (op == "reply") {
     const auto found = waiting_.find(order.value("ref", int64_t{0}));
     if (found == waiting_.end()) return;
@@ -270,12 +461,13 @@ void Agent::on_order(const json& order) {
 void Agent::on_signal(int signal, const std::string& route) {
   if (signal <= 0 || finished_ || !gate_.admit(signal, route, monotonic_seconds())) return;
   if (route != "coordinator") send({{"op", "told"}, {"signal", signal}});
-  deliver(signal);
+  // A client is told by the coordinator, in the session: its process would die of a TERM.
+  deliver(signal, signal != SIGTERM);
 }
 
-void Agent::deliver(int signal) {
+void Agent::deliver(int signal, bool to_clients) {
   for (const auto& rank : ranks_)
-    if (rank->running) deliver_signal(rank->pid, signal);
+    if (rank->running && (to_clients || !rank->control)) deliver_signal(rank->pid, signal);
 }
 
 void Agent::end_ranks(double grace) {
@@ -309,6 +501,7 @@ void Agent::abandon(const std::string& why, int code) {
 void Agent::finish(int code) {
   if (std::exchange(finished_, true)) return;
   kill_timer_.cancel();
+  stopped_timer_.cancel();
   const std::vector<pid_t> left = end_descendants(kEndWithin);
   for (const auto& rank : ranks_) {
     drain(*rank);

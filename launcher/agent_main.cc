@@ -5,20 +5,23 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstring>
 
+#include "common/atomic_file.h"
 #include "common/error.h"
 #include "launcher/activation.h"
 #include "launcher/agent.h"
 #include "launcher/challenge.h"
 #include "launcher/coordinator.h"
-#include "launcher/cpu_binding.h"
 #include "launcher/exit_codes.h"
 #include "launcher/joining.h"
+#include "launcher/monotonic_seconds.h"
 #include "launcher/plan_text.h"
 #include "launcher/rank_process.h"
 #include "launcher/say.h"
 #include "launcher/signal_delivery.h"
 #include "launcher/signal_watch.h"
+#include "launcher/worker_json.h"
 
 namespace af {
 namespace {
@@ -28,34 +31,25 @@ namespace fs = std::filesystem;
 
 constexpr auto kConnectWithin = std::chrono::milliseconds(10000);
 
-// CPUs for the ranks of this agent: all agents of a node compute the division of the whole node.
-std::vector<std::vector<int>> own_cpus(const Plan& plan, const std::vector<int>& own_ranks,
-                                       int cpus_per_rank) {
-  const std::string& host = plan.ranks[static_cast<size_t>(own_ranks[0])].host;
-  std::vector<RankCpus> node;
-  std::vector<int> node_ranks;
-  for (const RankPlan& rank : plan.ranks) {
-    if (rank.host != host) continue;
-    node.push_back({.allowed = plan.workers[static_cast<size_t>(rank.rank)].cpus,
-                    .near_gpu = rank.gpus.empty() ? std::vector<int>() : rank.gpus[0].near_cpus});
-    node_ranks.push_back(rank.rank);
-  }
-  const auto split = split_cpus(node, cpus_per_rank, cpu_cores());
-  std::vector<std::vector<int>> own;
-  own.reserve(own_ranks.size());
-  for (const int rank : own_ranks)
-    own.push_back(split.at(static_cast<size_t>(
-        std::find(node_ranks.begin(), node_ranks.end(), rank) - node_ranks.begin())));
-  return own;
-}
+constexpr auto kBeat = std::chrono::seconds(1);
+// Without a sign of the coordinator an agent ends its ranks: it may be cut off from a run that goes
+// on without it. Jobs of a fixed size wait longer, since nobody goes on there.
+constexpr double kSilenceElastic = 10, kSilenceFixed = 60;
+// A satellite whose coordinator is gone.
+constexpr auto kJoinPatience = std::chrono::seconds(30);
 
 class AgentProcess {
  public:
   AgentProcess(const Options& options, const LaunchContext& context, const Environment& environment)
-      : options_(options), context_(context), environment_(environment), keeper_(io_) {}
+      : options_(options),
+        context_(context),
+        environment_(environment),
+        keeper_(io_),
+        beat_timer_(io_) {}
 
   int run(int control) {
     watch(control);
+    if (!options_.join.empty()) return run_satellite();
     const ResolvedProgram program =
         resolve_program(options_.command[0], value_or(environment_, "PATH", kDefaultPath));
     OwnWorker own = find_own_worker(context_, environment_, program.path);
@@ -70,8 +64,8 @@ class AgentProcess {
     if (context_.task == 0) make_coordinator();
     if (context_.task != 0) connect_to_coordinator();
     try {
-      agent_->start();
-    } catch (const Error& error) {
+      agent_->start(joined_.plan, joined_.directory.generation);
+    } catch (const std::exception& error) {
       to_coordinator({{"op", "cannot_start"},
                       {"why", error.what()},
                       {"code", kExitCannotStart},
@@ -115,6 +109,125 @@ class AgentProcess {
         });
   }
 
+  // --- a satellite: a worker of another job, which joins a run
+  int run_satellite() {
+    const bool directory = options_.join.find('/') != std::string::npos;
+    const fs::path run = directory ? options_.join : options_.run_directory;
+    try {
+      joined_.coordinator =
+          parse_peer_address(directory ? read_file(run / "coordinator") : options_.join);
+      joined_.secret = read_secret({.path = run});
+    } catch (const Error& error) {
+      // Satellites are disposable: the run has ended meanwhile, and its directory may be gone.
+      say(writer_, fmt::format("cannot join the run: {}", error.what()));
+      return 0;
+    }
+    joined_.directory.path = run;
+    connect_authenticated(
+        io_, joined_.coordinator, joined_.secret, {{"role", "satellite"}, {"job", context_.job_id}},
+        kJoinPatience,
+        [this](std::shared_ptr<LineConnection> ready) {
+          link_ = std::move(ready);
+          start_beats();
+          link_->hand_over([this](const std::string& line) { from_coordinator(line); },
+                           [this](const std::string& reason) { coordinator_lost(reason); });
+        },
+        [this](const std::string& reason) {
+          say(writer_, fmt::format("no coordinator at {}: {}; there is nothing to join",
+                                   to_text(joined_.coordinator), reason));
+          io_.stop();
+        });
+    code_ = 0;
+    io_.run();
+    if (!writer_.drain(0)) ::_exit(code_);
+    return 0;
+  }
+
+  // What the ranks of the run are started with, from the coordinator; what belongs to this job and
+  // this node stays as it is here.
+  void welcomed(const json& welcome) {
+    joined_.plan_options = {
+        .program = welcome.value("torch", false) ? ProgramKind::kTorch : ProgramKind::kAf,
+        .gpus_per_worker = welcome.value("gpus_per_worker", 0),
+        .backend = welcome.value("backend", ""),
+        .elastic = true};
+    satellite_environment_ =
+        merge_environment(welcome.value("environment", Environment()), environment_);
+    satellite_command_ = welcome.value("command", std::vector<std::string>());
+    satellite_facts_.run_id = welcome.value("run_id", "");
+    satellite_facts_.attempt = welcome.value("attempt", 0);
+    satellite_facts_.max_workers = welcome.value("max_workers", 0);
+    const std::string directory = welcome.value("directory", "");
+    const ResolvedProgram program =
+        ::chdir(directory.c_str()) == 0
+            ? resolve_program(satellite_command_.at(0),
+                              value_or(satellite_environment_, "PATH", kDefaultPath))
+            : ResolvedProgram{.path = "",
+                              .code = kExitCannotStart,
+                              .problem = fmt::format("cannot go to the directory {}: {}", directory,
+                                                     std::strerror(errno))};
+    if (program.code != 0) {
+      link_->send(json{{"op", "unfit"}, {"why", program.problem}}.dump());
+      return;
+    }
+    satellite_program_ = program.path;
+    satellite_worker_ = find_own_worker(context_, environment_, program.path);
+    link_->send(json{{"op", "card"}, {"worker", satellite_worker_->worker}}.dump());
+  }
+
+  void made_member(int number) {
+    AgentSetup setup = common_setup(satellite_facts_, satellite_worker_->interface,
+                                    satellite_program_, satellite_command_, satellite_environment_);
+    setup.worker = number;
+    setup.relay_stdin = false;
+    joined_.master_port = std::move(satellite_worker_->port);
+    make_agent(std::move(setup));
+    agent_->set_uplink([this](const json& message) { to_coordinator(message); });
+  }
+
+  void from_coordinator(const std::string& line) {
+    last_heard_ = monotonic_seconds();
+    const json order = json::parse(line, nullptr, false);
+    if (!order.is_object()) return;
+    const std::string op = order.value("op", "");
+    if (op == "beat") return;
+    if (agent_) return agent_->on_order(order);
+    try {
+      if (op == "welcome") return welcomed(order);
+      if (op == "member") return made_member(order.value("worker", -1));
+    } catch (const std::exception& error) {
+      link_->send(json{{"op", "unfit"}, {"why", error.what()}}.dump());
+      return;
+    }
+    if (op == "exit") {
+      if (order.contains("why")) say(writer_, order.value("why", ""));
+      io_.stop();
+    }
+  }
+
+  void start_beats() {
+    last_heard_ = next_beat_ = monotonic_seconds();
+    beat();
+  }
+
+  void beat() {
+    beat_timer_.expires_after(kBeat);
+    beat_timer_.async_wait([this](const asio::error_code& error) {
+      if (error || !link_ || !link_->is_open()) return;
+      const double now = monotonic_seconds();
+      // This process was stopped, or the machine paused: that says nothing of the other side.
+      if (now - next_beat_ > 2) last_heard_ += now - next_beat_ - 1;
+      next_beat_ = now;
+      const double allowed = joined_.plan_options.elastic ? kSilenceElastic : kSilenceFixed;
+      if (now - last_heard_ > allowed) {
+        link_->close();
+        return coordinator_lost(fmt::format("no sign of life for {:g} s", allowed));
+      }
+      link_->send(R"({"op":"beat"})");
+      beat();
+    });
+  }
+
   // --- before the ranks
   int refuse() {
     if (context_.task == 0) say(writer_, joined_.problem);
@@ -144,41 +257,47 @@ class AgentProcess {
   }
 
   // --- the parts
-  void make_agent(const std::string& program, const std::string& interface) {
-    const Plan& plan = joined_.plan;
+  AgentSetup common_setup(RunFacts facts, const std::string& interface, const std::string& program,
+                          const std::vector<std::string>& command, const Environment& environment) {
     AgentSetup setup;
-    for (const RankPlan& rank : plan.ranks)
-      if (context_.mode == LaunchMode::kLocal || rank.task == context_.task)
-        setup.ranks.push_back(rank.rank);
-    setup.facts.run_id = context_.run_id;
-    setup.facts.attempt = context_.attempt;
-    setup.facts.generation = joined_.directory.generation;
-    setup.facts.max_workers = context_.max_workers;
+    setup.facts = std::move(facts);
     setup.facts.run_directory = joined_.directory.path.string();
-    setup.facts.log_directory = joined_.directory.logs(context_.attempt).string();
     setup.facts.interface = interface;
-    const int usable = static_cast<int>(plan.workers[0].cpus.size());
-    setup.facts.cpus_per_rank = context_.cpus_per_task > 0
-                                    ? context_.cpus_per_task
-                                    : std::max(1, usable / static_cast<int>(setup.ranks.size()));
+    setup.facts.cpus_per_rank = context_.cpus_per_task;
     setup.facts.shield_library = installed_library("libaf_shield.so");
     setup.facts.python_client = installed_python();
     setup.facts.slurmstepd = stepd_ = find_slurmstepd();
-    setup.cpus = own_cpus(plan, setup.ranks, setup.facts.cpus_per_rank);
+    setup.facts.elastic = joined_.plan_options.elastic;
+    setup.plan_options = joined_.plan_options;
     setup.program = program;
-    setup.command = options_.command;
-    Activated activated = activate(value_or(environment_, "AF_ENV"), environment_);
+    setup.command = command;
+    Activated activated = activate(value_or(environment, "AF_ENV"), environment);
     for (const std::string& warning : activated.warnings) say(writer_, warning);
     setup.inherited = std::move(activated.environment);
-    setup.plan = plan;
     setup.directory = joined_.directory;
     // Unique on the node, and nobody can guess and take it.
-    setup.socket_prefix = fmt::format("af-{}-{}", context_.run_id, random_hex(8));
+    setup.socket_prefix = fmt::format("af-{}-{}", setup.facts.run_id, random_hex(8));
     setup.in_step = context_.mode == LaunchMode::kStep;
+    return setup;
+  }
+
+  void make_agent(AgentSetup setup) {
     agent_ = std::make_unique<Agent>(io_, writer_, std::move(setup), [this](int code) {
-      code_ = code;
+      code_ = options_.join.empty() ? code : 0;
       io_.stop();
     });
+  }
+
+  void make_agent(const std::string& program, const std::string& interface) {
+    RunFacts facts;
+    facts.run_id = context_.run_id;
+    facts.attempt = context_.attempt;
+    facts.max_workers = context_.max_workers;
+    AgentSetup setup =
+        common_setup(std::move(facts), interface, program, options_.command, environment_);
+    setup.worker = context_.task;
+    setup.all_ranks = context_.mode == LaunchMode::kLocal && !context_.elastic;
+    make_agent(std::move(setup));
   }
 
   void make_coordinator() {
@@ -198,9 +317,16 @@ class AgentProcess {
     std::set<int> own_tasks = {context_.task};
     if (context_.mode == LaunchMode::kLocal)
       for (const Worker& worker : joined_.plan.workers) own_tasks.insert(worker.task);
+    CoordinatorOptions settings = {.own_tasks = own_tasks,
+                                   .grace = options_.grace,
+                                   .plan = joined_.plan_options,
+                                   .generation = joined_.directory.generation,
+                                   .max_workers = context_.max_workers,
+                                   .grow_interval = options_.grow_interval};
+    if (context_.elastic) open_to_satellites();
     coordinator_ =
-        std::make_unique<Coordinator>(io_, writer_, *journal_, joined_.plan, own_tasks,
-                                      options_.grace, [this](int code) { world_over(code); });
+        std::make_unique<Coordinator>(io_, writer_, *journal_, joined_.plan, std::move(settings),
+                                      satellites_.get(), [this](int code) { world_over(code); });
     coordinator_->begin();
     for (const int task : own_tasks)
       coordinator_->agent_joined(task, [this, first = task == 0](const json& order) {
@@ -208,6 +334,12 @@ class AgentProcess {
       });
     agent_->set_uplink([this](const json& message) { to_coordinator(message); });
     if (!options_.front.empty()) connect_to_front();
+  }
+
+  // Where those who are told the run directory instead of an address find this process.
+  void open_to_satellites() {
+    joined_.coordinator.port = joined_.listener->port();
+    write_file_atomically(joined_.directory.path / "coordinator", to_text(joined_.coordinator));
   }
 
   void to_coordinator(const json& message) {
@@ -228,7 +360,10 @@ class AgentProcess {
 
   void leave() {
     if (front_link_) {
-      front_link_->send(json{{"op", "exit"}, {"code", *world_code_}}.dump());
+      json last = coordinator_->exit_facts();
+      last["op"] = "exit";
+      last["code"] = *world_code_;
+      front_link_->send(last.dump());
       front_link_->close_when_sent();
     }
     asio::post(io_, [this] { agent_->finish(*world_code_); });
@@ -245,7 +380,10 @@ class AgentProcess {
   // --- connections
   void accept_peer(const json& hello, const std::shared_ptr<LineConnection>& peer) {
     const int task = hello.value("task", -1);
-    if (coordinator_ == nullptr || hello.value("role", "") != "agent") return peer->close();
+    const std::string role = hello.value("role", "");
+    if (coordinator_ != nullptr && role == "satellite" && context_.elastic)
+      return accept_satellite(hello.value("job", ""), peer);
+    if (coordinator_ == nullptr || role != "agent") return peer->close();
     peer->hand_over(
         [this, task](const std::string& line) {
           const json message = json::parse(line, nullptr, false);
@@ -254,9 +392,51 @@ class AgentProcess {
         [this, task](const std::string& reason) {
           coordinator_->agent_left(task, "connection " + reason);
         });
-    coordinator_->agent_joined(task, [peer](const json& order) {
+    coordinator_->agent_joined(
+        task,
+        [peer](const json& order) {
+          peer->send(order.dump(-1, ' ', false, json::error_handler_t::replace));
+        },
+        [peer] { peer->close(); });
+  }
+
+  // It is told what to start, says what it has, and then is a member.
+  void accept_satellite(const std::string& job, const std::shared_ptr<LineConnection>& peer) {
+    auto number = std::make_shared<std::optional<int>>();
+    const auto send = [peer](const json& order) {
       peer->send(order.dump(-1, ' ', false, json::error_handler_t::replace));
-    });
+    };
+    peer->hand_over(
+        [this, number, job, peer, send](const std::string& line) {
+          const json message = json::parse(line, nullptr, false);
+          if (!message.is_object()) return;
+          if (*number) return coordinator_->on_message(**number, message);
+          const std::string op = message.value("op", "");
+          std::string why = message.value("why", "");
+          if (op == "card")
+            *number = coordinator_->satellite_joined(
+                job, message.value("worker", Worker()), send, [peer] { peer->close(); }, why);
+          else if (op == "unfit")
+            say(writer_, fmt::format("the worker of job {} cannot take part: {}", job, why));
+          else
+            return;
+          if (*number) return send({{"op", "member"}, {"worker", **number}});
+          send({{"op", "exit"}, {"code", 0}, {"why", why}});
+          peer->close_when_sent();
+        },
+        [this, number](const std::string& reason) {
+          if (*number) coordinator_->agent_left(**number, "connection " + reason);
+        });
+    send({{"op", "welcome"},
+          {"run_id", context_.run_id},
+          {"attempt", context_.attempt},
+          {"max_workers", context_.max_workers},
+          {"command", options_.command},
+          {"directory", fs::current_path().string()},
+          {"environment", environment_},
+          {"torch", joined_.plan_options.program == ProgramKind::kTorch},
+          {"gpus_per_worker", joined_.plan_options.gpus_per_worker},
+          {"backend", joined_.plan_options.backend}});
   }
 
   void connect_to_coordinator() {
@@ -265,12 +445,9 @@ class AgentProcess {
         kConnectWithin,
         [this](std::shared_ptr<LineConnection> ready) {
           link_ = std::move(ready);
-          link_->hand_over(
-              [this](const std::string& line) {
-                const json order = json::parse(line, nullptr, false);
-                if (order.is_object()) agent_->on_order(order);
-              },
-              [this](const std::string& reason) { coordinator_lost(reason); });
+          start_beats();
+          link_->hand_over([this](const std::string& line) { from_coordinator(line); },
+                           [this](const std::string& reason) { coordinator_lost(reason); });
           for (const json& message : unsent_) to_coordinator(message);
           unsent_.clear();
           agent_->set_uplink([this](const json& message) { to_coordinator(message); });
@@ -279,9 +456,11 @@ class AgentProcess {
   }
 
   void coordinator_lost(const std::string& reason) {
-    agent_->abandon(
-        fmt::format("lost the coordinator at {}: {}", to_text(joined_.coordinator), reason),
-        kExitLauncherLost);
+    const std::string text =
+        fmt::format("lost the coordinator at {}: {}", to_text(joined_.coordinator), reason);
+    if (agent_) return agent_->abandon(text, kExitLauncherLost);
+    say(writer_, text);
+    io_.stop();
   }
 
   void connect_to_front() {
@@ -294,8 +473,12 @@ class AgentProcess {
           front_link_->hand_over(
               [this](const std::string& line) {
                 const json order = json::parse(line, nullptr, false);
-                if (order.is_object() && order.value("op", "") == "signal")
-                  coordinator_->signal_all(order.value("signal", 0), "front");
+                if (!order.is_object()) return;
+                const std::string op = order.value("op", "");
+                if (op == "signal") coordinator_->signal_all(order.value("signal", 0), "front");
+                if (op == "save")
+                  coordinator_->save_all(order.value("reason", ""),
+                                         order.value("deadline", json()));
               },
               [this](const std::string&) {
                 if (!world_code_) front_lost();
@@ -315,12 +498,21 @@ class AgentProcess {
   pid_t stepd_ = 0;
   Joined joined_;
   std::unique_ptr<Journal> journal_;
+  std::unique_ptr<Satellites> satellites_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<Agent> agent_;
   std::shared_ptr<LineConnection> link_, front_link_;
   std::deque<json> unsent_;
   std::optional<int> world_code_;  // the world is over, with this code
   bool front_gone_ = false;
+  // Of a satellite, until it is a member.
+  std::optional<OwnWorker> satellite_worker_;
+  Environment satellite_environment_;
+  std::vector<std::string> satellite_command_;
+  std::string satellite_program_;
+  RunFacts satellite_facts_;
+  asio::steady_timer beat_timer_;
+  double last_heard_ = 0, next_beat_ = 0;
   int code_ = kExitLauncherLost;
 };
 

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 
 namespace af {
@@ -48,6 +49,25 @@ void erase_prefix(Environment& environment, std::string_view prefix) {
   auto entry = environment.lower_bound(std::string(prefix));
   while (entry != environment.end() && entry->first.starts_with(prefix))
     entry = environment.erase(entry);
+}
+
+Environment merge_environment(Environment run, const Environment& here) {
+  constexpr const char* kPrefixes[] = {"SLURM", "SPANK_", "PMIX_", "PMI_", "OMPI_", "PRTE_"};
+  constexpr const char* kNames[] = {
+      "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES",
+      "ZE_AFFINITY_MASK",     "HOSTNAME",           "TMPDIR",
+      "XDG_RUNTIME_DIR",      "LD_PRELOAD",         "AF_SRUN_FRONT_PID",
+      "AF_SHIELD_STEPD_PID",  "KRB5CCNAME",         "DISPLAY"};
+  for (const char* prefix : kPrefixes) erase_prefix(run, prefix);
+  for (const char* name : kNames) run.erase(name);
+  for (const auto& [name, value] : here) {
+    const auto begins = [&name](const char* prefix) { return name.starts_with(prefix); };
+    const auto is = [&name](const char* other) { return name == other; };
+    if (std::any_of(std::begin(kPrefixes), std::end(kPrefixes), begins) ||
+        std::any_of(std::begin(kNames), std::end(kNames), is))
+      run[name] = value;
+  }
+  return run;
 }
 
 }  // namespace af

@@ -26,6 +26,10 @@ std::string value_or(const Environment& environment, const std::string& name,
 // The value as a whole number ≥ 0; `missing` where it is unset or no such number.
 long number_or(const Environment& environment, const std::string& name, long missing);
 
+// The environment of the program of a run on a worker of another job: `run`'s, but what describes a
+// job, a node or a GPU from `here`.
+Environment merge_environment(Environment run, const Environment& here);
+
 void erase_prefix(Environment& environment, std::string_view prefix);
 
 }  // namespace af

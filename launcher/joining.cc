@@ -173,7 +173,7 @@ Joined join_world(const Options& options, const LaunchContext& context,
                .coordinator = {.address = own.worker.address, .port = 0},
                .run_directory = joined.directory.path.string(),
                .generation = joined.directory.generation};
-  if (context.task == 0 && way != Way::kNone && context.tasks > 1) {
+  if (context.task == 0 && ((way != Way::kNone && context.tasks > 1) || context.elastic)) {
     joined.listener =
         std::make_unique<AuthenticatedListener>(io, joined.secret, std::move(on_peer));
     mine.coordinator.port = joined.listener->port();
@@ -219,19 +219,20 @@ Joined join_world(const Options& options, const LaunchContext& context,
   if (joined.secret.empty() && texts.size() > 1 && !options.dry_run)
     joined.secret = read_secret(joined.directory);
 
-  PlanOptions plan_options = {.program = program_kind(options),
-                              .gpus_per_worker = options.gpus_per_worker > 0
-                                                     ? options.gpus_per_worker
-                                                     : context.gpus_per_worker,
-                              .backend = options.backend};
+  joined.plan_options = {.program = program_kind(options),
+                         .gpus_per_worker = options.gpus_per_worker > 0 ? options.gpus_per_worker
+                                                                        : context.gpus_per_worker,
+                         .backend = options.backend,
+                         .elastic = context.elastic};
   try {
-    joined.plan = make_plan(std::move(workers), plan_options);
+    joined.plan = make_plan(std::move(workers), joined.plan_options);
   } catch (const Error& error) {
     joined.problem = error.what();  // the same for all agents: one of them says it
     joined.code = kExitCannotStart;
     return joined;
   }
-  if (joined.plan.ranks[0].task != context.task) joined.master_port.release();
+  // In an elastic run any worker may come to be rank 0.
+  if (joined.plan.ranks[0].task != context.task && !context.elastic) joined.master_port.release();
   return joined;
 }
 

@@ -20,10 +20,11 @@ namespace af {
 
 struct Joined {
   Plan plan;
+  PlanOptions plan_options;  // it was made with
   RunDirectory directory;
   std::string secret;
   PeerAddress coordinator;  // where task 0 listens; port 0 in a world of one agent
-  // Of task 0, if there are other agents: peers that connect before it is served wait in the
+  // Of task 0, if there are other agents or may be: peers that connect before it is served wait in the
   // kernel.
   std::unique_ptr<AuthenticatedListener> listener;
   HeldPort master_port;               // of the agent of rank 0

@@ -39,6 +39,10 @@ void Journal::event(const std::string& name, const nlohmann::json& fields) {
   writer_.write(events_, dump(line) + "\n");
 }
 
+void Journal::set_generation(int generation) {
+  common_["generation"] = state_["generation"] = generation;
+}
+
 void Journal::state(const nlohmann::ordered_json& fields) {
   state_.update(fields);
   writer_.run([path = state_path_, text = dump(state_) + "\n"] {

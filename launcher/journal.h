@@ -19,6 +19,8 @@ class Journal {
 
   // {"t": now, "event": name, …common…, …fields…}
   void event(const std::string& name, const nlohmann::json& fields = nlohmann::json::object());
+  // Of the lines from now on.
+  void set_generation(int generation);
   // Merges into state.json and replaces the file atomically; a failure is dropped (the journal is
   // the truth).
   void state(const nlohmann::ordered_json& fields);

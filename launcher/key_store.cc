@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/key_store.h"
 
+#include <utility>
+
 namespace af {
 
 void KeyStore::set(const std::string& key, const std::string& value) {
@@ -30,6 +32,16 @@ void KeyStore::get(const std::string& key, std::chrono::milliseconds patience, O
         if (waiters_[key].empty()) waiters_.erase(key);
         expired->on_value(std::nullopt);
       });
+}
+
+void KeyStore::forget() {
+  values_.clear();
+  const auto waiting = std::exchange(waiters_, {});
+  for (const auto& [key, waiters] : waiting)
+    for (const auto& waiter : waiters) {
+      waiter->timer->cancel();
+      waiter->on_value(std::nullopt);
+    }
 }
 
 }  // namespace af

@@ -17,7 +17,7 @@ namespace af {
 // Used from the loop's thread.
 class KeyStore {
  public:
-  // The value, or nothing when the time is over.
+  // The value, or nothing when the time is over or forget() was called.
   using OnValue = std::function<void(const std::optional<std::string>&)>;
 
   explicit KeyStore(asio::io_context& io) : io_(io) {}
@@ -25,6 +25,8 @@ class KeyStore {
   void set(const std::string& key, const std::string& value);
   // Calls back at once if the key is there, else when it is set, else after `patience`.
   void get(const std::string& key, std::chrono::milliseconds patience, OnValue on_value);
+  // The world that met here is over: drops all keys, and tells all who wait that nothing comes.
+  void forget();
 
  private:
   struct Waiter {

@@ -15,7 +15,7 @@ constexpr const char* kOfARun[] = {
     "AF_RUN_ID",          "AF_ATTEMPT",          "AF_GENERATION",    "AF_RUN_DIR",
     "AF_CHECKPOINT_DIR",  "AF_BACKEND",          "AF_GPU_MEMORY_GB", "AF_SOCKET",
     "AF_LOCAL_RANK",      "AF_MAX_WORKERS",      "AF_N_WORKERS",     "AF_GPUS_PER_WORKER",
-    "AF_CPUS_PER_WORKER", "AF_SHIELD_STEPD_PID", "AF_SUPERVISED"};
+    "AF_CPUS_PER_WORKER", "AF_SHIELD_STEPD_PID", "AF_SUPERVISED", "AF_ELASTIC"};
 
 // The run that a job is by itself; empty outside Slurm.
 std::string job_run_id(const Environment& environment) {
@@ -55,6 +55,8 @@ LaunchContext read_launch_context(const Environment& environment) {
   context.max_workers = first_number(environment, {"AF_MAX_WORKERS"}, 0);
   context.job_id = value_or(environment, "SLURM_JOB_ID");
   if (context.job_id.empty()) return context;
+  context.elastic = context.max_workers > 1 && !environment.contains("AF_N_WORKERS") &&
+                    number_or(environment, "SLURM_NTASKS", 1) <= 1;
 
   context.node_name = value_or(environment, "SLURMD_NODENAME");
   context.submit_directory = value_or(environment, "SLURM_SUBMIT_DIR");

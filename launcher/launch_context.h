@@ -26,6 +26,7 @@ struct LaunchContext {
   int cpus_per_task = 0;    // 0: Slurm does not say
   int gpus_per_worker = 0;  // 0: not said
   int max_workers = 0;      // 0: not said
+  bool elastic = false;     // a job of one worker that others may join: --af-max-workers over 1
   std::string node_name;    // SLURMD_NODENAME; empty outside Slurm
   std::string submit_directory;  // empty outside Slurm
 };

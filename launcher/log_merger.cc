@@ -10,9 +10,15 @@
 namespace af {
 
 LogMerger::LogMerger(OutputWriter& writer, int rank, const std::filesystem::path& log)
-    : writer_(writer), prefix_(fmt::format("[{}] ", rank)), path_(log) {
+    : writer_(writer) {
+  move_to(rank, log);
+}
+
+void LogMerger::move_to(int rank, const std::filesystem::path& log) {
   UniqueFd file(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!file) throw errno_error("cannot open the log file " + log.string());
+  prefix_ = fmt::format("[{}] ", rank);
+  path_ = log;
   log_ = std::make_shared<const UniqueFd>(std::move(file));
 }
 

@@ -19,6 +19,10 @@ class LogMerger {
   // Throws Error if the log file cannot be opened.
   LogMerger(OutputWriter& writer, int rank, const std::filesystem::path& log);
 
+  // From now on another file and another prefix: the rank lives on in another world. Throws Error
+  // if the file cannot be opened; then all stays as it was.
+  void move_to(int rank, const std::filesystem::path& log);
+
   void feed(Stream stream, std::string_view bytes);
   void end(Stream stream);  // flushes a last line without an end, and ends it
   const std::deque<std::string>& last_lines() const { return tail_.lines(); }

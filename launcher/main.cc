@@ -44,10 +44,14 @@ int launch(const af::Options& options) {
         af::kExitBadSettings);
   af::LaunchContext context = af::read_launch_context(environment);
   if (context.run_id.empty()) context.run_id = local_run_id();
-  if (context.mode == af::LaunchMode::kFront && !options.agent)
+  if (context.mode == af::LaunchMode::kFront && !options.agent && options.join.empty())
     return af::run_front(options, context, environment);
   if (context.mode == af::LaunchMode::kLocal)
     context.tasks = options.workers > 0 ? options.workers : 1;
+  if (context.mode == af::LaunchMode::kLocal && options.max_workers > 1 && context.tasks == 1) {
+    context.elastic = true;
+    context.max_workers = options.max_workers;
+  }
   if (context.mode == af::LaunchMode::kStep && options.workers > 0 &&
       options.workers != context.tasks)
     throw af::Error::format("--workers={} but srun started {} tasks: use srun --ntasks={}",

@@ -83,6 +83,9 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
   app.add_flag("--agent", options.agent)->group("");
   app.add_option("--front", options.front)->group("");
   app.add_option("--generation", options.generation)->group("");
+  app.add_option("--join", options.join)->group("");
+  app.add_option("--max-workers", options.max_workers)->group("")->check(CLI::Range(1, 100000));
+  app.add_option("--grow-interval", options.grow_interval)->group("")->check(CLI::Range(0.0, 1e6));
   app.footer("  PROGRAM [ARGS…]                 Everything from here on is the program's");
 
   const size_t split = program_index(app, arguments);
@@ -109,7 +112,7 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
   if (version) return {.options = std::nullopt, .text = "af-launch " AF_VERSION "\n"};
   if (!program.empty())
     options.program = program == "torch" ? ProgramKind::kTorch : ProgramKind::kAf;
-  if (options.command.empty())
+  if (options.command.empty() && options.join.empty())
     throw Error("no program given: af-launch [OPTIONS] PROGRAM [ARGS…]; --help shows the options");
   return {.options = options, .text = ""};
 }

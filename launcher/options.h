@@ -25,6 +25,10 @@ struct Options {
   bool agent = false;
   std::string front;  // address:port
   int generation = 0;
+  // Elastic runs (docs/design/elastic.md).
+  std::string join;  // this is a satellite: address:port of its coordinator, or the run directory
+  int max_workers = 0;               // outside Slurm: others may --join, up to so many
+  double grow_interval = 30;         // seconds between two growths
   std::vector<std::string> command;  // PROGRAM [ARGS…]
 };
 

@@ -13,11 +13,12 @@
 namespace af {
 namespace {
 
-void check(const std::vector<Worker>& workers) {
+void check(const std::vector<Worker>& workers, bool gaps) {
   if (workers.empty()) throw Error("there are no workers: nothing to start");
   for (size_t i = 0; i < workers.size(); ++i) {
     if (workers[i].task == static_cast<int>(i)) continue;
     const bool twice = i > 0 && workers[i].task == workers[i - 1].task;
+    if (gaps && !twice) continue;
     throw Error::format("{} workers answered, but task {} {}: the step is not one world",
                         workers.size(), twice ? workers[i].task : static_cast<int>(i),
                         twice ? "is there twice" : "is missing");
@@ -117,7 +118,7 @@ void check_gpus(const RankPlan& rank) {
 Plan make_plan(std::vector<Worker> workers, const PlanOptions& options) {
   std::sort(workers.begin(), workers.end(),
             [](const Worker& a, const Worker& b) { return a.task < b.task; });
-  check(workers);
+  check(workers, options.elastic);
   Plan plan;
   for (const Worker& worker : workers)
     if (std::find(plan.hosts.begin(), plan.hosts.end(), worker.host) == plan.hosts.end())

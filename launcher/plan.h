@@ -24,6 +24,7 @@ struct PlanOptions {
   ProgramKind program = ProgramKind::kAf;
   int gpus_per_worker = 0;  // 0: what Slurm gave, divided by the workers of the node
   std::string backend;      // asked for with --backend; empty: decide
+  bool elastic = false;     // workers come and go: their numbers have gaps
 };
 
 // One rank of the world. Rank r is started by the agent of task `task`.
@@ -53,7 +54,7 @@ struct Plan {
   uint16_t master_port = 0;
 };
 
-// `workers` in any order, task numbers 0..N-1 each once. Throws Error for a world that cannot be:
+// `workers` in any order, task numbers each once, and 0..N-1 unless elastic. Throws Error for a world that cannot be:
 // no workers, a task missing or double, two GPUs per worker on MIG instances, two versions of af.
 Plan make_plan(std::vector<Worker> workers, const PlanOptions& options);
 

@@ -92,6 +92,10 @@ void set_af(Environment& environment, const Plan& plan, const RankPlan& rank, co
   environment["AF_LOCAL_RANK"] = std::to_string(rank.place_on_node);
   environment["AF_GPU_MEMORY_GB"] = fmt::format("{:g}", rank.gpu_memory_gb);
   environment["AF_SOCKET"] = socket;
+  if (facts.elastic)
+    environment["AF_ELASTIC"] = "1";
+  else
+    environment.erase("AF_ELASTIC");
 }
 
 // Behind what the person has there, but before what pip has installed: the client that is found

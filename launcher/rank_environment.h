@@ -20,6 +20,7 @@ struct RunFacts {
   int attempt = 0;
   int generation = 0;
   int max_workers = 0;  // 0: the size of the world
+  bool elastic = false;
   std::string run_directory;
   std::string log_directory;   // of this generation
   std::string interface;       // of the node's address: "eth0"; empty = unknown

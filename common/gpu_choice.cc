@@ -38,6 +38,14 @@ Classes classes_in(const Site& site, const std::vector<std::string>& partitions)
   return found;
 }
 
+Classes qualifying_in(const Settings& settings, const Classes& available) {
+  Classes qualifying;
+  for (const GpuClass* gpu : available)
+    if (can_serve(*gpu, settings.min_gpu_memory_gb, settings.gpus_per_worker))
+      qualifying.push_back(gpu);
+  return qualifying;
+}
+
 std::string where(const std::vector<std::string>& partitions) {
   if (partitions.empty()) return "here";
   std::string text;
@@ -132,16 +140,20 @@ bool can_serve(const GpuClass& gpu, std::optional<int> min_memory_gb, int gpus_p
   return !gpu.mig && gpu.max_per_node >= gpus_per_worker;
 }
 
+void check_capacity(const Settings& settings, const Site& site,
+                    const std::vector<std::string>& partitions) {
+  const Classes qualifying = qualifying_in(settings, classes_in(site, partitions));
+  if (settings.most_workers() > capacity(qualifying, settings.gpus_per_worker))
+    throw too_many(settings, qualifying, partitions);
+}
+
 GpuChoice choose_gpus(const Settings& settings, const Site& site,
                       const std::vector<std::string>& partitions) {
   const Classes available = classes_in(site, partitions);
   if (available.empty())
     throw Error::format("there are no GPUs {}, says {}: choose another partition, or none",
                         where(partitions), site.file);
-  Classes qualifying;
-  for (const GpuClass* gpu : available)
-    if (can_serve(*gpu, settings.min_gpu_memory_gb, settings.gpus_per_worker))
-      qualifying.push_back(gpu);
+  const Classes qualifying = qualifying_in(settings, available);
   if (qualifying.empty()) throw nothing_qualifies(settings, available, partitions);
   if (settings.most_workers() > capacity(qualifying, settings.gpus_per_worker))
     throw too_many(settings, qualifying, partitions);

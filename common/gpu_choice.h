@@ -28,6 +28,10 @@ struct GpuChoice {
 GpuChoice choose_gpus(const Settings& settings, const Site& site,
                       const std::vector<std::string>& partitions);
 
+// Throws Error in words if the classes in `partitions` have fewer GPUs than the workers need.
+void check_capacity(const Settings& settings, const Site& site,
+                    const std::vector<std::string>& partitions);
+
 // Whether workers of `gpus_per_worker` can run on the class at all: a CUDA process sees one MIG
 // instance only (case B09), so two of them make no worker.
 bool can_serve(const GpuClass& gpu, std::optional<int> min_memory_gb, int gpus_per_worker);

@@ -67,8 +67,30 @@ void check_nodes(const Settings& settings, const GpuChoice& choice, const std::s
                         nodes, workers, most);
 }
 
-// The kept way to submit, as far as the person has not chosen.
-void add_way(const SubmitWay& way, const NativeOptions& native, Request& request) {
+const SubmitWay& way_of(const Settings& settings, const Site& site) {
+  return settings.satellite ? site.spare : site.kept;
+}
+
+std::vector<std::string> partitions_of(const SubmitWay& way, const NativeOptions& native) {
+  return split(native.set.contains("partition") ? native.get("partition") : way.partition, ',');
+}
+
+// What all workers of a run can use: of an elastic one, the kept and the spare partition. Empty:
+// all of the site.
+std::vector<std::string> reach(const Settings& settings, const Site& site,
+                               const std::vector<std::string>& own) {
+  std::vector<std::string> all = own;
+  if (settings.n_workers || settings.satellite || !has_spare_way(site) || own.empty()) return all;
+  const std::vector<std::string> spare = split(site.spare.partition, ',');
+  if (spare.empty()) return {};
+  for (const std::string& one : spare)
+    if (std::ranges::find(all, one) == all.end()) all.push_back(one);
+  return all;
+}
+
+// The way to submit, as far as the person has not chosen.
+void add_way(const Settings& settings, const SubmitWay& way, const NativeOptions& native,
+             Request& request) {
   const bool own_partition = native.set.contains("partition");
   const auto add = [&](const char* name, const std::string& value) {
     if (!value.empty() && !native.set.contains(name)) request.options.push_back({name, value});
@@ -76,21 +98,37 @@ void add_way(const SubmitWay& way, const NativeOptions& native, Request& request
   add("partition", way.partition);
   // A QOS belongs to a partition: the site's may not be allowed in the person's.
   if (!own_partition) add("qos", way.qos);
-  add("account", way.account);
+  // af-launch hands the anchor's account on, for sites whose spare way has none of its own.
+  if (settings.satellite && !way.account.empty())
+    request.options.push_back({"account", way.account});
+  else
+    add("account", way.account);
 }
 
-void add_notes(const Settings& settings, const GpuChoice& choice, const NativeOptions& native,
-               Request& request) {
+std::string spare_words(const Site& site) {
+  if (site.spare.partition.empty()) return "with QOS " + site.spare.qos;
+  return "in partition " + site.spare.partition;
+}
+
+void add_notes(const Settings& settings, const Site& site, const GpuChoice& choice,
+               const NativeOptions& native, Request& request) {
   const int most = settings.most_workers();
   if (settings.n_workers)
     request.notes.push_back(fmt::format("af-n-workers={}: starts only when all are free", most));
+  else if (settings.satellite)
+    request.notes.push_back("a worker that joins a run, and may be taken back");
   else if (most == 1)
     request.notes.push_back("the job has one worker");
+  else if (!has_spare_way(site))
+    request.notes.push_back(
+        fmt::format("af-max-workers={}: the job has one worker, and no others join: {} has no "
+                    "spare way to submit",
+                    most, site.file.empty() ? "the site" : site.file));
   else
     request.notes.push_back(
-        fmt::format("af-max-workers={0}: the job starts with one worker and "
-                    "sees AF_MAX_WORKERS={0}; in this version no others join",
-                    most));
+        fmt::format("af-max-workers={}: this job has one worker, which is kept; while it runs, up "
+                    "to {} more join it {} as GPUs are free, and may be taken back",
+                    most, most - 1, spare_words(site)));
   if (!choice.note.empty()) request.notes.push_back(choice.note);
   for (const char* name : {"partition", "qos", "account"})
     if (native.set.contains(name))
@@ -102,14 +140,25 @@ void add_notes(const Settings& settings, const GpuChoice& choice, const NativeOp
 
 }  // namespace
 
+bool has_spare_way(const Site& site) {
+  return !site.spare.partition.empty() || !site.spare.qos.empty();
+}
+
 Request build_request(const Settings& settings, const Site& site, const NativeOptions& native) {
   if (!site.enabled) throw Error(disabled_message(site));
+  if (settings.satellite && !has_spare_way(site))
+    throw Error::format("{} has no spare way to submit (submit.spare), so no workers can join",
+                        site.file.empty() ? "the site" : site.file);
   refuse_contradictions(native, site);
 
   Request request;
-  request.partitions =
-      split(native.set.contains("partition") ? native.get("partition") : site.kept.partition, ',');
-  const GpuChoice choice = choose_gpus(settings, site, request.partitions);
+  const SubmitWay& way = way_of(settings, site);
+  request.partitions = partitions_of(way, native);
+  // The kind of GPU is this job's own; each that joins chooses for itself.
+  Settings own = settings;
+  if (!settings.n_workers) own.max_workers = 1;
+  const GpuChoice choice = choose_gpus(own, site, request.partitions);
+  check_capacity(settings, site, reach(settings, site, request.partitions));
   for (const GpuClass* gpu : choice.classes) request.classes.push_back(gpu->name);
   request.workers = settings.n_workers.value_or(1);
   if (native.set.contains("nodes"))
@@ -123,7 +172,7 @@ Request build_request(const Settings& settings, const Site& site, const NativeOp
       {"cpus-per-task", std::to_string(settings.cpus_per_worker)},
       {"mem-per-gpu", spell_mb(settings.ram_per_worker_gb * 1024 / per_worker)},
   };
-  add_way(site.kept, native, request);
+  add_way(settings, way, native, request);
   if (!choice.constraint.empty())
     request.options.push_back(
         {"constraint", both_constraints(native.get("constraint"), choice.constraint)});
@@ -132,7 +181,7 @@ Request build_request(const Settings& settings, const Site& site, const NativeOp
   // CUDA_VISIBLE_DEVICES empty on 22.05.
   if (native.tool == Tool::kSrun && !native.set.contains("gpu-bind"))
     request.options.push_back({"gpu-bind", "closest"});
-  add_notes(settings, choice, native, request);
+  add_notes(settings, site, choice, native, request);
   return request;
 }
 

@@ -28,9 +28,14 @@ struct Request {
   std::vector<std::string> notes;       // for --af-explain: decisions in words
 };
 
+// Whether the site has a way to submit work that gives its GPUs back: without one, nobody joins the
+// one worker that af-max-workers starts with.
+bool has_spare_way(const Site& site);
+
 // N workers with K GPUs each become ntasks=N, gpus-per-task=[type:]K, cpus-per-task, mem-per-gpu
 // (memory of a worker / K) and the kept way to submit, where the person has not chosen another.
-// With af-max-workers the job has one worker, the anchor (ntasks=1).
+// With af-max-workers the job has one worker, the anchor (ntasks=1). A satellite has one too and is
+// submitted the spare way, whose account, if the site has one, comes before the given one.
 // Throws Error in words for what cannot be served or contradicts, and if the site is disabled.
 Request build_request(const Settings& settings, const Site& site, const NativeOptions& native);
 

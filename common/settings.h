@@ -47,6 +47,10 @@ struct SettingSpec {
 };
 inline constexpr int kNoLimit = 1'000'000;
 
+// The one option without a row: af-launch itself submits with it the jobs that join a run. Not for
+// people, no default from the environment, no effect on anything inside the job.
+inline constexpr const char* kSatelliteOption = "af-satellite";
+
 std::span<const SettingSpec> settings_table();
 const SettingSpec& spec_of(SettingId id);
 
@@ -106,6 +110,7 @@ struct Settings {
   int ram_per_worker_gb = 32;
   std::string env;  // "" = none
   bool explain = false;
+  bool satellite = false;  // kSatelliteOption: one worker, submitted the site's spare way
   std::array<Source, kSettingCount> sources{};  // of each value, by SettingId
 
   Source source(SettingId id) const { return sources[static_cast<std::size_t>(id)]; }

@@ -20,6 +20,8 @@ namespace af::spank {
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 inline constexpr const char* kForwardedPrefix = "SLURM_SPANK_AF_";
+// Of a job that has joined a run: its ranks carry that run's AF_RUN_ID, and not the job's own.
+inline constexpr const char* kSatelliteVariable = "AF_SATELLITE";
 
 // Hands `settings`, the variables of the job as job_environment() gives them, to the job that is
 // being submitted. For salloc also sets them in this process, whose child the person's shell is.

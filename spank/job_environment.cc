@@ -39,6 +39,10 @@ bool is_af_job(const StepFacts& step) {
          find(step.environment, forwarded_name(spec_of(SettingId::kMaxWorkers)));
 }
 
+bool is_satellite(const StepFacts& step) {
+  return find(step.environment, std::string("SLURM_SPANK_") + kSatelliteVariable);
+}
+
 std::vector<VariableChange> environment_changes(const StepFacts& step, const FileView& files) {
   std::vector<VariableChange> changes;
   const auto& before = step.environment;

@@ -32,6 +32,8 @@ using VariableChange = std::pair<std::string, std::optional<std::string>>;
 std::string run_id(const StepFacts& step);
 // Whether the job was submitted with af's options.
 bool is_af_job(const StepFacts& step);
+// Whether it is a worker of another job's run.
+bool is_satellite(const StepFacts& step);
 // What to change in the environment of an af job's step. Pure but for `files`.
 std::vector<VariableChange> environment_changes(const StepFacts& step, const FileView& files);
 

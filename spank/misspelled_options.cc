@@ -23,7 +23,7 @@ namespace {
 pid_t registered_by = 0;
 
 bool is_unknown(std::string_view name) {
-  if (!name.starts_with("af-")) return false;
+  if (!name.starts_with("af-") || name == kSatelliteOption) return false;
   for (const SettingSpec& spec : settings_table()) {
     // An abbreviation is either right or ambiguous, and then getopt has listed what it may mean.
     if (std::string_view(spec.name).starts_with(name)) return false;

@@ -28,6 +28,13 @@ void register_options(spank_t spank, OptionCallback callback) {
                            callback};
     if (spank_option_register) spank_option_register(spank, &option);
   }
+  spank_option satellite = {const_cast<char*>(kSatelliteOption),
+                            nullptr,
+                            const_cast<char*>("[af] for af-launch itself: a worker of another job"),
+                            0,
+                            kSatelliteValue,
+                            callback};
+  if (spank_option_register) spank_option_register(spank, &satellite);
 }
 
 }  // namespace af::spank

@@ -136,7 +136,8 @@ SweepMark mark_of(spank_t spank, const StepFacts& facts, uint32_t step_id) {
   SweepMark mark;
   spank_get_item(spank, S_JOB_UID, &mark.uid);
   mark.job_id = facts.job_id;
-  mark.run_id = run_id(facts);
+  // The ranks of a satellite have the run id of the job that they have joined.
+  if (!is_satellite(facts)) mark.run_id = run_id(facts);
   mark.step_id = step_id;
   mark.node = node_name();
   return mark;

@@ -30,6 +30,15 @@ void Submission::add(SettingId id, const char* text, Source source) {
   // Slurm gives a flag's argument as NULL, "" or "(null)", by the way it came.
   const std::string value = text && std::string_view(text) != "(null)" ? text : "";
   given_.push_back({id, value, source});
+  work_out_early();
+}
+
+void Submission::make_satellite() {
+  satellite_ = true;
+  work_out_early();
+}
+
+void Submission::work_out_early() {
   if (!uses_af()) return;
   try {
     work_out(Ahead::kYes);
@@ -39,10 +48,10 @@ void Submission::add(SettingId id, const char* text, Source source) {
 }
 
 bool Submission::uses_af() const {
-  return std::ranges::any_of(given_, [](const GivenSetting& given) {
-    return given.source != Source::kEnvironment || given.id == SettingId::kMaxWorkers ||
-           given.id == SettingId::kNWorkers;
-  });
+  return satellite_ || std::ranges::any_of(given_, [](const GivenSetting& given) {
+           return given.source != Source::kEnvironment || given.id == SettingId::kMaxWorkers ||
+                  given.id == SettingId::kNWorkers;
+         });
 }
 
 Decision Submission::decide() {
@@ -54,6 +63,7 @@ Decision Submission::work_out(Ahead ahead) {
   if (!site().enabled) throw Error(disabled_message(site()));
   Decision decision;
   decision.settings = resolve_settings(given_, site().limits);
+  decision.settings.satellite = satellite_;
   decision.native = native_options(ahead);
   decision.request = build_request(decision.settings, site(), decision.native);
   if (in_job_ && tool_ == Tool::kSrun) {

@@ -36,6 +36,9 @@ class Submission {
   // says what is wrong when all is known.
   void add(SettingId id, const char* text, Source source);
 
+  // kSatelliteOption was given.
+  void make_satellite();
+
   // Whether this is to be an af job: an option on the command line or in the script says so, or a
   // worker setting in the environment. Other variables are defaults of af jobs: an AF_ENV in
   // somebody's .bashrc must not turn each plain sbatch into a GPU job.
@@ -55,6 +58,7 @@ class Submission {
 
  private:
   enum class Ahead { kNo, kYes };  // whether native options further on the line are looked for
+  void work_out_early();
   Decision work_out(Ahead ahead);
   NativeOptions native_options(Ahead ahead);
 
@@ -62,6 +66,7 @@ class Submission {
   const Tool tool_;
   const bool in_job_;
   std::vector<GivenSetting> given_;
+  bool satellite_ = false;
   std::optional<Site> site_;
   std::unique_ptr<SlurmOptions> slurm_;
   std::unique_ptr<RequestWriter> writer_;
@@ -74,7 +79,9 @@ Submission& submission();
 int submit_init(spank_t spank, const PluginArguments& arguments);  // submit_options.cc
 int submit_all_options_seen(spank_t spank);                        // submit_checks.cc
 
-// Registers every row of the settings table with Slurm, in any context (option_registry.cc).
+// Registers every row of the settings table and kSatelliteOption with Slurm, in any context
+// (option_registry.cc). The callback's first argument is the SettingId, or kSatelliteValue.
+inline constexpr int kSatelliteValue = static_cast<int>(kSettingCount);
 using OptionCallback = int (*)(int, const char*, int);
 void register_options(spank_t spank, OptionCallback callback);
 

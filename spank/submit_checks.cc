@@ -111,8 +111,9 @@ void finish(spank_t spank, Submission& submission, const std::vector<std::string
         "a job of srun is not started again when it is preempted or at its time limit; one of "
         "sbatch is");
   }
-  forward_settings(spank, submission.tool(), job_environment(settings, prefix),
-                   settings.cpus_per_worker);
+  Variables variables = job_environment(settings, prefix);
+  if (settings.satellite) variables.emplace_back(kSatelliteVariable, "1");
+  forward_settings(spank, submission.tool(), variables, settings.cpus_per_worker);
   if (settings.explain) {
     const std::string text =
         explain(settings, submission.site(), decision.native, decision.request, joined(operands));

@@ -42,6 +42,10 @@ Source source_of(SettingId id, const char* text) {
 int option_given(int value, const char* text, int remote) noexcept {
   if (remote) return 0;
   try {
+    if (value == kSatelliteValue) {
+      submission().make_satellite();
+      return 0;
+    }
     const auto id = static_cast<SettingId>(value);
     submission().add(id, text, source_of(id, text));
     return 0;

@@ -70,8 +70,8 @@ TEST(Explain, MaxWorkersUnderSrunOnOnePartitionsT4s) {
             "  partition urgent\n"
             "  GPU t4 (16 GB, 4 at the site, at most 2 on a node)\n"
             "af: notes\n"
-            "  af-max-workers=3: the job starts with one worker and sees AF_MAX_WORKERS=3; in this "
-            "version no others join\n"
+            "  af-max-workers=3: the job has one worker, and no others join: af.yaml has no spare "
+            "way to submit\n"
             "  --partition=urgent is yours and kept\n");
 }
 

@@ -48,14 +48,32 @@ gpus:
 submit: {kept: {partition: old}}
 )";
 
+// Anchors on one old T4, satellites wherever there is a GPU; the spare way has its own account.
+constexpr char kElastic[] = R"(
+gpus:
+  - {name: t4, gres_type: t4, memory_gb: 16, max_per_node: 1, total: 1, partitions: [old]}
+  - {name: a30, gres_type: a30, memory_gb: 24, max_per_node: 4, total: 8, partitions: [standby]}
+  - {name: slice, gres_type: 1g.5gb, memory_gb: 5, mig: yes, max_per_node: 7, total: 7,
+     partitions: [standby]}
+submit:
+  kept: {partition: old, account: cms}
+  spare: {partition: standby, qos: scavenger, account: free}
+)";
+
 using Given = std::vector<std::pair<SettingId, const char*>>;
 
 Request request_of(const char* yaml, const Given& given, const Native& native = {},
-                   Tool tool = Tool::kSbatch) {
+                   Tool tool = Tool::kSbatch, bool satellite = false) {
   const Site site = parse_site(yaml, "af.yaml");
-  std::vector<GivenSetting> settings;
-  for (const auto& [id, text] : given) settings.push_back({id, text});
-  return build_request(resolve_settings(settings, site.limits), site, {tool, native});
+  std::vector<GivenSetting> given_settings;
+  for (const auto& [id, text] : given) given_settings.push_back({id, text});
+  Settings settings = resolve_settings(given_settings, site.limits);
+  settings.satellite = satellite;
+  return build_request(settings, site, {tool, native});
+}
+
+Request satellite_request(const char* yaml, const Given& given, const Native& native = {}) {
+  return request_of(yaml, given, native, Tool::kSbatch, true);
 }
 
 std::string refusal_of(const char* yaml, const Given& given, const Native& native = {}) {
@@ -82,9 +100,54 @@ TEST(Request, NWorkersBecomeTasksWithGpusCpusAndMemory) {
 TEST(Request, MaxWorkersStartsWithOneAndSaysSo) {
   const Request request = request_of(kTyped, {{kMaxWorkers, "4"}});
   EXPECT_EQ(request.options.front(), (SlurmOption{"ntasks", "1"}));
-  ASSERT_FALSE(request.notes.empty());
-  EXPECT_NE(request.notes.front().find("AF_MAX_WORKERS=4"), std::string::npos);
-  EXPECT_NE(request.notes.front().find("one worker"), std::string::npos);
+  EXPECT_EQ(request.notes, std::vector<std::string>{
+                               "af-max-workers=4: this job has one worker, which is kept; while it "
+                               "runs, up to 3 more join it in partition spare as GPUs are free, "
+                               "and may be taken back"});
+  EXPECT_EQ(request_of(kUntyped, {{kMaxWorkers, "4"}}).notes,
+            std::vector<std::string>{"af-max-workers=4: the job has one worker, and no others "
+                                     "join: af.yaml has no spare way to submit"});
+}
+
+// The one worker needs a GPU of the kept partition; the others are counted where they will be.
+TEST(Request, MaxWorkersCountsTheGpusOfBothPartitions) {
+  const Request request = request_of(kElastic, {{kMaxWorkers, "16"}});
+  EXPECT_EQ(request.classes, std::vector<std::string>{"t4"});
+  EXPECT_EQ(refusal_of(kElastic, {{kMaxWorkers, "17"}}),
+            "--af-max-workers=17: more than there are: 16 GPUs in partition old, standby can serve "
+            "(t4, a30, slice), which is 16 workers: ask for fewer");
+  EXPECT_EQ(refusal_of(kElastic, {{kNWorkers, "2"}}),
+            "--af-n-workers=2: more than there are: 1 GPU in partition old can serve (t4), which "
+            "is 1 worker: ask for fewer");
+  // Several kinds, no features: one kind for each job, and so no limit by the largest of them.
+  EXPECT_EQ(refusal_of(kThreeTyped, {{kMaxWorkers, "12"}, {kMinGpuMemoryGb, "6"}}), "no refusal");
+}
+
+TEST(Request, SatellitesGoTheSpareWay) {
+  EXPECT_EQ(satellite_request(kElastic, {{kMaxWorkers, "1"}}).options,
+            (Options{{"ntasks", "1"},
+                     {"gpus-per-task", "1"},
+                     {"cpus-per-task", "8"},
+                     {"mem-per-gpu", "32G"},
+                     {"partition", "standby"},
+                     {"qos", "scavenger"},
+                     {"account", "free"}}));
+  // The kind of GPU is the spare partition's.
+  const Request large = satellite_request(kElastic, {{kMaxWorkers, "1"}, {kMinGpuMemoryGb, "20"}});
+  EXPECT_EQ(large.options[1], (SlurmOption{"gpus-per-task", "a30:1"}));
+  // The spare way's own account comes before the anchor's, which comes before none.
+  const Request own = satellite_request(kElastic, {{kMaxWorkers, "1"}}, {{"account", "cms"}});
+  EXPECT_EQ(own.options.back(), (SlurmOption{"account", "free"}));
+  const Request other = satellite_request(kTyped, {{kMaxWorkers, "1"}}, {{"account", "cms"}});
+  EXPECT_EQ(other.options.back(), (SlurmOption{"partition", "spare"}));
+  EXPECT_EQ(other.notes.front(), "a worker that joins a run, and may be taken back");
+  try {
+    satellite_request(kUntyped, {{kMaxWorkers, "1"}});
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "af.yaml has no spare way to submit (submit.spare), so no workers can join");
+  }
 }
 
 // How the GPUs are asked for; "" = the option is not set.
@@ -211,8 +274,8 @@ TEST(Request, RefusalsInWords) {
       {kTyped,
        {{kMaxWorkers, "5"}, {kMinGpuMemoryGb, "16"}},
        {},
-       "--af-max-workers=5: more than there are: 4 GPUs in partition kept can serve (t4), which is "
-       "4 workers: ask for fewer"},
+       "--af-max-workers=5: more than there are: 4 GPUs in partition kept, spare can serve (t4), "
+       "which is 4 workers: ask for fewer"},
       {kTyped,
        {{kNWorkers, "3"}, {kGpusPerWorker, "2"}},
        {},

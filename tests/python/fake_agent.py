@@ -8,15 +8,76 @@ known by worker numbers 0, 1, …, which are never given twice; ranks of a world
 import json
 import os
 import pathlib
+import queue
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import uuid
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Nursery:
+    """A process that has imported torch and forks ranks: an import takes seconds, a fork does not."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [python(), str(pathlib.Path(__file__).with_name("nursery.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        )
+        self._exits = {}
+        self._born = queue.Queue()
+        self._changed = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self._process.stdout:
+            message = json.loads(line)
+            if "born" in message:
+                self._born.put(message["born"])
+                continue
+            with self._changed:
+                self._exits[message["pid"]] = message["code"]
+                self._changed.notify_all()
+
+    def start(self, program, environment, directory, log):
+        request = {"program": program, "env": environment, "cwd": str(directory), "log": str(log)}
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        return Child(self, self._born.get(timeout=60))
+
+    def wait(self, pid):
+        with self._changed:
+            self._changed.wait_for(lambda: pid in self._exits)
+            return self._exits[pid]
+
+    def exit_of(self, pid):
+        with self._changed:
+            return self._exits.get(pid)
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+
+
+class Child:
+    """A rank of the nursery, with what tests use of subprocess.Popen."""
+
+    def __init__(self, nursery, pid):
+        self._nursery, self.pid = nursery, pid
+
+    def poll(self):
+        return self._nursery.exit_of(self.pid)
+
+    def wait(self):
+        return self._nursery.wait(self.pid)
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
 
 
 class Worker:
@@ -40,9 +101,13 @@ class Worker:
 
 
 class Agent:
-    """Starts `command` once for each worker. Use as a context manager: at its end all are dead."""
+    """Starts `command` once for each worker. Use as a context manager: at its end all are dead.
 
-    def __init__(self, command, directory, elastic=True, environment=None):
+    With a nursery the last word of the command, a Python program, is run in a fork of it.
+    """
+
+    def __init__(self, command, directory, elastic=True, environment=None, nursery=None):
+        self.nursery = nursery
         self.command, self.directory, self.elastic = list(command), pathlib.Path(directory), elastic
         self.environment = environment or {}
         self.workers = {}
@@ -120,11 +185,16 @@ class Agent:
             **({"AF_ELASTIC": "1"} if self.elastic else {}),
             **self.environment,
         }
-        log = open(self.directory / f"worker-{number}.log", "wb")
-        worker.process = subprocess.Popen(
-            self.command, env=environment, cwd=self.directory, stdout=log, stderr=log
-        )
-        log.close()
+        path = self.directory / f"worker-{number}.log"
+        if self.nursery is not None:
+            worker.process = self.nursery.start(
+                self.command[-1], environment, self.directory, path
+            )
+        else:
+            with open(path, "wb") as log:
+                worker.process = subprocess.Popen(
+                    self.command, env=environment, cwd=self.directory, stdout=log, stderr=log
+                )
         threading.Thread(target=self._accept, args=(worker,), daemon=True).start()
         threading.Thread(target=self._watch, args=(worker,), daemon=True).start()
         return number
@@ -362,7 +432,3 @@ class Agent:
 def python():
     """The interpreter that has torch: AF_TEST_PYTHON, or Debian's."""
     return os.environ.get("AF_TEST_PYTHON", "/usr/bin/python3")
-
-
-if __name__ == "__main__":
-    sys.exit("this file is for tests")

@@ -10,14 +10,25 @@ import time
 
 import pytest
 import rows
-from fake_agent import Agent, python
+from fake_agent import Agent, Nursery, python
 
 PROGRAM = pathlib.Path(__file__).with_name("programs") / "rows.py"
 ROWS, EPOCHS = 1000, 4
 
 
+_nursery = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nursery():
+    _nursery.append(Nursery())
+    yield
+    _nursery.pop().close()
+
+
 def agent_for(tmp_path, **environment):
-    return Agent([python(), str(PROGRAM)], tmp_path, environment=environment)
+    command = [python(), str(PROGRAM)]
+    return Agent(command, tmp_path, environment=environment, nursery=_nursery[0])
 
 
 def check(agent, directory, killed=(), epochs=EPOCHS, count=ROWS):

@@ -55,16 +55,14 @@ def _living(where):
 
 
 def _wrap_step(optimizer):
-    inner = type(optimizer).step
-
-    @functools.wraps(inner)
+    @functools.wraps(type(optimizer).step)
     def step(self, *args, **kwargs):
         current = session()
         if current.models is None or not belongs(self, current.models):
-            return inner(self, *args, **kwargs)
+            return type(self).step(self, *args, **kwargs)
         if current.skip_optimizers or current.catching_up:
             return None
-        result = inner(self, *args, **kwargs)
+        result = type(self).step(self, *args, **kwargs)
         current.stepped = True
         return result
 

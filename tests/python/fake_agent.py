@@ -12,6 +12,7 @@ import queue
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -430,5 +431,5 @@ class Agent:
 
 
 def python():
-    """The interpreter that has torch: AF_TEST_PYTHON, or Debian's."""
-    return os.environ.get("AF_TEST_PYTHON", "/usr/bin/python3")
+    """The interpreter of the tests; it has torch."""
+    return sys.executable

@@ -46,7 +46,7 @@ struct Communicator::Impl {
   ~Impl() {
     // A forked child (a DataLoader worker) holds a copy whose threads do not exist there, and whose
     // descriptors may be the parent's lifeline: it must not touch them.
-    if (getpid() != owner) (void)backend.release();
+    if (in_child()) (void)backend.release();
   }
 
   Work start(const std::shared_ptr<Impl>& self, const Operation& operation) {
@@ -73,12 +73,16 @@ struct Communicator::Impl {
 
   std::vector<std::shared_ptr<WorkState>> submit(std::span<const Operation> operations,
                                                  bool grouped) {
-    if (getpid() != owner) {
-      throw CommunicatorError(CommunicatorError::Kind::invalid_argument,
-                              "a communicator cannot be used in a forked child");
-    }
+    refuse_in_child();
     std::lock_guard lock(submit_mutex);
     return backend->submit(operations, grouped);
+  }
+
+  bool in_child() const { return getpid() != owner; }
+  void refuse_in_child() const {
+    if (!in_child()) return;
+    throw CommunicatorError(CommunicatorError::Kind::invalid_argument,
+                            "a communicator cannot be used in a forked child");
   }
 };
 
@@ -148,12 +152,14 @@ Work Communicator::barrier(const CallOptions& call) {
 }
 
 Buffer Communicator::allocate(std::size_t bytes) {
+  impl_->refuse_in_child();
   std::lock_guard lock(impl_->submit_mutex);
   return Buffer(impl_->backend->allocate(bytes));
 }
 
 void Communicator::abort(const std::string& reason) {
-  impl_->backend->abort(reason);
+  // What a child shares with its parent is the parent's.
+  if (!impl_->in_child()) impl_->backend->abort(reason);
 }
 
 }  // namespace af

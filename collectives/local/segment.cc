@@ -76,6 +76,8 @@ Segment Segment::attach(UniqueFd fd) {
 void Segment::map(std::size_t bytes) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (base == MAP_FAILED) fail("cannot map shared memory");
+  // A child that lives on (a DataLoader worker) would keep it when its world has long gone.
+  madvise(base, bytes, MADV_DONTFORK);
   base_ = static_cast<char*>(base);
   bytes_ = bytes;
 }

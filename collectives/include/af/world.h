@@ -108,13 +108,15 @@ class AF_PUBLIC World {
 
   enum class Next { formed, leave };
   // Gives up the current world (its communicator is destroyed; buffers stay as they are, but those
-  // of a lost world are copied: let go of what is not needed, and write to none meanwhile), tells the
-  // agent that `completed` steps are done (-1: no state) and whether rows of the next one have been
-  // dealt to this rank, and waits for the next world. `leave`: this rank is in none: exit with 0.
-  // Throws CommunicatorError (kind store) when the agent has gone, or if the world is not elastic.
+  // of a lost world are copied: let go of what is not needed, and write to none meanwhile), tells
+  // the agent that `completed` steps are done (-1: no state) and whether rows of the next one have
+  // been dealt to this rank, and waits for the next world. `leave`: this rank is in none: exit with
+  // 0. Throws CommunicatorError (kind store) when the agent has gone, or if the world is not
+  // elastic.
   Next next(std::int64_t completed, bool in_step);
 
-  // One-way messages to the agent; nothing happens without one.
+  // One-way messages to the agent; nothing happens without one. They never block; where the agent
+  // is slow they are sent later, and send() drops what exceeds 1 MiB.
   void step_done(std::int64_t step);  // cheap; tells the agent of the first one of a generation
   void finished();
   void saved(const std::string& path, std::int64_t step);

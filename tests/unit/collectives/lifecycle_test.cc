@@ -174,6 +174,12 @@ TEST(Lifecycle, AForkedChildHarmsNobodyAndKeepsNothingOpen) {
         if (pipe(said) != 0) return std::string("no pipe");
         const pid_t child = fork();
         if (child == 0) {
+          world->abort("from a child");  // is the parent's to say: nothing happens
+          try {
+            (void)world->allocate(100);
+            _exit(2);
+          } catch (const CommunicatorError&) {
+          }
           try {
             world->barrier();
           } catch (const CommunicatorError&) {

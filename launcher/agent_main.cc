@@ -21,6 +21,7 @@
 #include "launcher/say.h"
 #include "launcher/signal_delivery.h"
 #include "launcher/signal_watch.h"
+#include "launcher/slurm_satellites.h"
 #include "launcher/worker_json.h"
 
 namespace af {
@@ -323,6 +324,13 @@ class AgentProcess {
                                    .generation = joined_.directory.generation,
                                    .max_workers = context_.max_workers,
                                    .grow_interval = options_.grow_interval};
+    if (!options_.front.empty())
+      settings.to_front = [this](const json& message) {
+        if (front_link_)
+          front_link_->send(message.dump());
+        else
+          for_front_.push_back(message);
+      };
     if (context_.elastic) open_to_satellites();
     coordinator_ =
         std::make_unique<Coordinator>(io_, writer_, *journal_, joined_.plan, std::move(settings),
@@ -340,6 +348,17 @@ class AgentProcess {
   void open_to_satellites() {
     joined_.coordinator.port = joined_.listener->port();
     write_file_atomically(joined_.directory.path / "coordinator", to_text(joined_.coordinator));
+    if (context_.mode != LaunchMode::kStep || options_.satellites.empty()) return;
+    satellites_ = slurm_satellites(io_, writer_, *journal_,
+                                   {.name = options_.satellites,
+                                    .run_id = context_.run_id,
+                                    .account = value_or(environment_, "SLURM_JOB_ACCOUNT"),
+                                    .launcher = own_program_path(),
+                                    .coordinator = to_text(joined_.coordinator),
+                                    .run_directory = joined_.directory.path,
+                                    .srun_shield = installed_library("libaf_srun_shield.so"),
+                                    .verbose = options_.verbose,
+                                    .inherited = environment_});
   }
 
   void to_coordinator(const json& message) {
@@ -469,6 +488,8 @@ class AgentProcess {
         kConnectWithin,
         [this](std::shared_ptr<LineConnection> ready) {
           front_link_ = std::move(ready);
+          for (const json& message : std::exchange(for_front_, {}))
+            front_link_->send(message.dump());
           if (world_code_) return leave();
           front_link_->hand_over(
               [this](const std::string& line) {
@@ -503,6 +524,7 @@ class AgentProcess {
   std::unique_ptr<Agent> agent_;
   std::shared_ptr<LineConnection> link_, front_link_;
   std::deque<json> unsent_;
+  std::vector<json> for_front_;
   std::optional<int> world_code_;  // the world is over, with this code
   bool front_gone_ = false;
   // Of a satellite, until it is a member.

@@ -140,7 +140,7 @@ std::optional<int> Coordinator::satellite_joined(const std::string& job, Worker 
   member.joined_at = member.last_beat = monotonic_seconds();
   journal_.event("worker_joined",
                  {{"worker", task}, {"host", member.card.host}, {"job", member.job}});
-  if (satellites_ != nullptr) satellites_->joined(job);
+  if (satellites_ != nullptr) satellites_->joined(job, member.card.host);
   // After the welcome, which the caller sends.
   asio::post(io_, [this, task] {
     if (!members_.contains(task)) return;
@@ -295,6 +295,7 @@ void Coordinator::told(int task, int signal) {
   if (signal == SIGTERM && elastic() && members_[task].satellite)
     return satellite_told(task, json::object());
   note_stop(signal);
+  if (options_.to_front) options_.to_front({{"op", "told"}, {"signal", signal}});
   // A TERM to one of them is the end of all: ranks that have not heard of it would wait for those
   // that leave (case B19). Agents pass one TERM on.
   if (signal == SIGTERM) save_all("signal TERM", nullptr);
@@ -348,7 +349,9 @@ void Coordinator::front_left() {
 }
 
 json Coordinator::exit_facts() const {
-  return {{"saved", saved_ || (stopping_ && outcome_.exit_code() == 0)},
+  const bool all_well = outcome_.exit_code() == 0 && outcome_.over();
+  return {{"finished", all_well && !stopping_},
+          {"saved", saved_ || (stopping_ && outcome_.exit_code() == 0)},
           {"progress", progressed_},
           {"own_fault", own_fault_ && !stopping_}};
 }

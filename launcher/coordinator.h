@@ -32,8 +32,9 @@ class Satellites {
  public:
   virtual ~Satellites() = default;
   virtual void set_wanted(int number) = 0;  // running and pending ones together
-  virtual void joined(const std::string& job) = 0;
-  virtual void left(const std::string& job, double lifetime_seconds) = 0;
+  virtual void joined(const std::string& job, const std::string& node) = 0;
+  // `explained`: it had a notice, or was told to leave.
+  virtual void left(const std::string& job, double lifetime_seconds, bool explained) = 0;
   virtual void stop() = 0;  // submits no more, and cancels what is pending
 };
 
@@ -45,7 +46,8 @@ struct CoordinatorOptions {
   PlanOptions plan;  // for later worlds; plan.elastic: workers come and go
   int generation = 0;
   int max_workers = 1;
-  double grow_interval = 30;  // seconds between two growths at the least
+  double grow_interval = 30;                            // seconds between two growths at the least
+  std::function<void(const nlohmann::json&)> to_front;  // null: nobody is there
 };
 
 class Coordinator {
@@ -70,7 +72,7 @@ class Coordinator {
   // The whole job ends soon: all ranks save and leave. `deadline`: seconds since 1970, or null.
   void save_all(const std::string& reason, const nlohmann::json& deadline);
   void front_left();
-  // For the front, at the end: saved, progress, own_fault.
+  // For the front, at the end: finished, saved, progress, own_fault.
   nlohmann::json exit_facts() const;
 
  private:

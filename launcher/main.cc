@@ -17,6 +17,7 @@
 #include "launcher/keeper.h"
 #include "launcher/launch_context.h"
 #include "launcher/options.h"
+#include "launcher/satellite_name.h"
 
 namespace {
 
@@ -35,7 +36,7 @@ std::string local_run_id() {
   return fmt::format("local-{}-{}", text, ::getpid());
 }
 
-int launch(const af::Options& options) {
+int launch(af::Options options) {
   af::Environment environment = af::current_environment();
   if (!af::leave_inherited_run(environment))
     return complain(
@@ -44,6 +45,10 @@ int launch(const af::Options& options) {
         af::kExitBadSettings);
   af::LaunchContext context = af::read_launch_context(environment);
   if (context.run_id.empty()) context.run_id = local_run_id();
+  // The name is known to all who may have to cancel them when the coordinator cannot any more.
+  if (context.elastic && context.task == 0 && options.satellites.empty() && options.join.empty() &&
+      !options.dry_run)
+    options.satellites = af::satellite_name(context.run_id, af::satellite_nonce());
   if (context.mode == af::LaunchMode::kFront && !options.agent && options.join.empty())
     return af::run_front(options, context, environment);
   if (context.mode == af::LaunchMode::kLocal)
@@ -56,7 +61,7 @@ int launch(const af::Options& options) {
       options.workers != context.tasks)
     throw af::Error::format("--workers={} but srun started {} tasks: use srun --ntasks={}",
                             options.workers, context.tasks, options.workers);
-  return af::run_under_keeper([&](int control) {
+  const int code = af::run_under_keeper([&](int control) {
     try {
       return af::run_agent(options, context, environment, control);
     } catch (const std::exception& error) {
@@ -67,6 +72,16 @@ int launch(const af::Options& options) {
       return complain((error.what() + where).c_str(), af::kExitCannotStart);
     }
   });
+  // However the coordinator has ended: none of its satellites stays pending, and those that run
+  // leave by themselves as well.
+  if (context.elastic && context.mode == af::LaunchMode::kStep && context.task == 0 &&
+      !options.satellites.empty()) {
+    const std::string problem = af::cancel_satellites(options.satellites, environment);
+    if (!problem.empty())
+      complain(("the jobs named " + options.satellites + " may still be there: " + problem).c_str(),
+               0);
+  }
+  return code;
 }
 
 }  // namespace

@@ -83,6 +83,7 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
   app.add_flag("--agent", options.agent)->group("");
   app.add_option("--front", options.front)->group("");
   app.add_option("--generation", options.generation)->group("");
+  app.add_option("--satellites", options.satellites)->group("");
   app.add_option("--join", options.join)->group("");
   app.add_option("--max-workers", options.max_workers)->group("")->check(CLI::Range(1, 100000));
   app.add_option("--grow-interval", options.grow_interval)->group("")->check(CLI::Range(0.0, 1e6));

@@ -27,6 +27,7 @@ struct Options {
   int generation = 0;
   // Elastic runs (docs/design/elastic.md).
   std::string join;  // this is a satellite: address:port of its coordinator, or the run directory
+  std::string satellites;            // the name of the satellites' jobs; empty: there are none
   int max_workers = 0;               // outside Slurm: others may --join, up to so many
   double grow_interval = 30;         // seconds between two growths
   std::vector<std::string> command;  // PROGRAM [ARGS…]

@@ -66,6 +66,7 @@ StepCommand step_command(const Options& options, const LaunchContext& context,
   if (!options.backend.empty()) argv.push_back("--backend=" + options.backend);
   if (options.program)
     argv.push_back(*options.program == ProgramKind::kTorch ? "--program=torch" : "--program=af");
+  if (!options.satellites.empty()) argv.push_back("--satellites=" + options.satellites);
   if (options.dry_run) argv.push_back("--dry-run");
   if (options.verbose) argv.push_back("--verbose");
   argv.push_back("--");

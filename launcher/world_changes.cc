@@ -180,7 +180,9 @@ void Coordinator::elastic_agent_left(int task, const std::string& how) {
   Member& member = members_[task];
   member.connected = false;
   member.rank_running = false;
-  if (satellites_ != nullptr) satellites_->left(member.job, monotonic_seconds() - member.joined_at);
+  if (satellites_ != nullptr)
+    satellites_->left(member.job, monotonic_seconds() - member.joined_at,
+                      member.leaving || closing_ || finishing_);
   const bool expected = closing_ || (member.leaving && !in_world(task));
   journal_.event("worker_lost", {{"worker", task},
                                  {"host", member.card.host},

@@ -2,6 +2,8 @@
 #include "af/train/checkpoint.h"
 
 #include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +11,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <cstdlib>
 
 #include "common/atomic_file.h"
 #include "common/error.h"
@@ -62,21 +66,6 @@ std::vector<Checkpoint> list(const fs::path& root) {
   return found;
 }
 
-// Puts `fresh` at `final`, which may be there already: then the two names are exchanged, and the
-// old one, now under the temporary name, is for the caller to remove.
-void move_into_place(const fs::path& fresh, const fs::path& final) {
-  if (::rename(fresh.c_str(), final.c_str()) == 0) return;
-  if (errno != ENOTEMPTY && errno != EEXIST)
-    throw errno_error("cannot rename " + fresh.string() + " to " + final.string());
-  if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE) == 0) return;
-  // NFS cannot exchange. The older checkpoints cover the moment in which neither name is there.
-  const fs::path aside = fresh.string() + "-old";
-  if (::rename(final.c_str(), aside.c_str()) != 0 || ::rename(fresh.c_str(), final.c_str()) != 0)
-    throw errno_error("cannot replace " + final.string());
-  std::error_code ignored;
-  fs::remove_all(aside, ignored);
-}
-
 std::optional<std::string> fault(const Checkpoint& checkpoint, Depth depth) {
   try {
     verify_manifest(checkpoint.path, checkpoint.step, depth);
@@ -84,6 +73,65 @@ std::optional<std::string> fault(const Checkpoint& checkpoint, Depth depth) {
   } catch (const Error& error) {
     return error.what();
   }
+}
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::string writer() {
+  return fmt::format("{}-{}", host_name(), ::getpid());
+}
+
+// Whether whoever made this temporary directory may still be at work in it. A process of this host
+// can be looked for; those of others are given an hour.
+bool may_be_written(const fs::path& directory) {
+  const std::string name = directory.filename().string();
+  const std::string host = "-" + host_name() + "-";
+  const size_t at = name.rfind(host);
+  if (at != std::string::npos) {
+    const pid_t pid = atoi(name.c_str() + at + host.size());
+    return pid != ::getpid() && (::kill(pid, 0) == 0 || errno == EPERM);
+  }
+  std::error_code error;
+  const auto touched = fs::last_write_time(directory, error);
+  return !error && fs::file_time_type::clock::now() - touched < std::chrono::hours(1);
+}
+
+// What writers that died have left. Before a save, which may need the space.
+void remove_left_behind(const fs::path& root) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(root, ignored))
+    if (entry.path().filename().string().rfind(kWriting, 0) == 0 && !may_be_written(entry.path()))
+      fs::remove_all(entry.path(), ignored);
+}
+
+// Under another name first: a checkpoint is there whole or not at all, also when the process is
+// killed in the middle of this.
+void remove_checkpoint(const Checkpoint& checkpoint) {
+  const fs::path aside =
+      checkpoint.path.parent_path() /
+      fmt::format("{}old-{}-{}", kWriting, checkpoint.path.filename().string(), writer());
+  std::error_code ignored;
+  fs::remove_all(aside, ignored);
+  if (::rename(checkpoint.path.c_str(), aside.c_str()) == 0) fs::remove_all(aside, ignored);
+}
+
+// Puts `fresh` at `final`, which may be there already: then the two names are exchanged, and the
+// old one, now under the temporary name, is for the caller to remove.
+void move_into_place(const fs::path& fresh, const fs::path& final, int64_t step) {
+  if (::rename(fresh.c_str(), final.c_str()) == 0) return;
+  if (errno != ENOTEMPTY && errno != EEXIST)
+    throw errno_error("cannot rename " + fresh.string() + " to " + final.string());
+  if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE) == 0) return;
+  // NFS cannot exchange. Between a removal and a rename neither name would be there, so a good
+  // checkpoint stays: it is of the same step.
+  if (!fault({final, step}, Depth::kChecksums)) return;
+  remove_checkpoint({final, step});
+  if (::rename(fresh.c_str(), final.c_str()) != 0)
+    throw errno_error("cannot rename " + fresh.string() + " to " + final.string());
 }
 
 }  // namespace
@@ -101,32 +149,50 @@ CheckpointDirectory::CheckpointDirectory(fs::path root, int keep, Warn warn)
   if (keep < 1) throw Error::format("checkpoints in {}: cannot keep {}", root_.string(), keep);
 }
 
+fs::path CheckpointDirectory::path_of(int64_t step) const {
+  return root_ / name_of_step(step);
+}
+
 Checkpoint CheckpointDirectory::save(int64_t step,
                                      const std::function<void(const fs::path&)>& write) const {
   if (step < 0) throw Error::format("checkpoint in {}: step {}", root_.string(), step);
   std::error_code error;
-  fs::create_directories(root_, error);
+  if (fs::create_directories(root_, error))
+    fsync_path(fs::absolute(root_).parent_path(), O_DIRECTORY);
   if (error) throw Error::format("cannot make {}: {}", root_.string(), error.message());
-  const fs::path final = root_ / name_of_step(step);
+  remove_left_behind(root_);
+  const fs::path final = path_of(step);
   // mkdir and not mkdtemp: its 0700 would lock colleagues and other jobs out for good.
-  const fs::path fresh = root_ / fmt::format("{}{}-{}", kWriting, name_of_step(step), ::getpid());
-  fs::remove_all(fresh, error);
+  const fs::path fresh = root_ / fmt::format("{}{}-{}", kWriting, name_of_step(step), writer());
   if (::mkdir(fresh.c_str(), 0777) != 0) throw errno_error("cannot make " + fresh.string());
+  const auto fail = [&](const std::string& why) {
+    fs::remove_all(fresh, error);
+    return Error::format(
+        "the checkpoint of step {} is not saved, and the older ones are as they "
+        "were: {}",
+        step, why);
+  };
   try {
     write(fresh);
     write_file_atomically(fresh / kManifestName, manifest_of(fresh, step));
     fsync_tree(fresh);
-    move_into_place(fresh, final);
+    move_into_place(fresh, final, step);
+    fs::remove_all(fresh, error);  // what an exchange left there
+    fsync_path(root_, O_DIRECTORY);
   } catch (const fs::filesystem_error& failure) {
-    fs::remove_all(fresh, error);
-    throw Error::format("cannot write the checkpoint {}: {}", final.string(), failure.what());
+    throw fail(failure.what());
+  } catch (const Error& failure) {
+    throw fail(failure.what());
   } catch (...) {
     fs::remove_all(fresh, error);
     throw;
   }
-  fs::remove_all(fresh, error);  // what an exchange left there
-  fsync_path(root_, O_DIRECTORY);
-  prune(step);
+  // The new one is safe: that old ones stay is no reason to fail.
+  try {
+    prune(step);
+  } catch (const std::exception& failure) {
+    warn_(fmt::format("old checkpoints in {} are not removed: {}", root_.string(), failure.what()));
+  }
   return {final, step};
 }
 
@@ -153,11 +219,8 @@ void CheckpointDirectory::prune(int64_t newest) const {
     if (kept < keep_ && !fault(one, Depth::kSizes))
       ++kept;
     else
-      fs::remove_all(one.path, ignored);
+      remove_checkpoint(one);
   }
-  for (const auto& entry : fs::directory_iterator(root_, ignored))
-    if (entry.path().filename().string().rfind(kWriting, 0) == 0)
-      fs::remove_all(entry.path(), ignored);
 }
 
 }  // namespace af::train

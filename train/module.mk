@@ -26,5 +26,9 @@ $(BUILD)/lib/libaf_train.so: $(patsubst %.cc,$(BUILD)/obj/%.o,$(TRAIN_SOURCES)) 
 	$(LINK) -shared -Wl,-soname,libaf_train.so -Wl,-rpath,'$$ORIGIN' -L$(BUILD)/lib -laf_collectives $(TRAIN_LIBS)
 ALL += $(BUILD)/lib/libaf_train.so
 
-# The tests look inside the library, so they take its objects and not the .so.
-$(eval $(call unit_test,train,$(BUILD)/obj/libtrain.a $(BUILD)/obj/libcommon.a $(BUILD)/lib/libaf_collectives.so,-Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../../lib' -L$(BUILD)/lib -laf_collectives $(TRAIN_LIBS)))
+# The tests look inside the libraries, so they take their objects and not the .so.
+$(eval $(call unit_test,train,$(BUILD)/obj/tests/unit/world/fake_agent.o $(BUILD)/obj/tests/unit/collectives/world.o $(BUILD)/obj/libtrain.a $(BUILD)/obj/libcollectives.a $(BUILD)/obj/libcommon.a,$(TRAIN_LIBS) -ldl))
+
+$(BUILD)/obj/bench/checkpoint_pause.o: CPPFLAGS += $(TORCH_CPPFLAGS)
+$(eval $(call benchmark,checkpoint_pause,bench/checkpoint_pause.cc,$(BUILD)/lib/libaf_train.so,\
+  -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -lfmt))

@@ -7,6 +7,7 @@
 #include <torch/csrc/jit/serialization/import_read.h>
 #include <torch/csrc/jit/serialization/pickler.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -61,9 +62,9 @@ void write_state(const std::filesystem::path& path, const State& state) {
   const State plain = on_host(state, "");
   std::unique_ptr<FILE, CloseFile> file(fopen(path.c_str(), "wbe"));
   if (!file) throw errno_error("cannot create " + path.string());
-  bool failed = false;
+  int failed = 0;  // errno of the first failure: what follows may change it
   const auto put = [&](const void* bytes, size_t count) {
-    failed = failed || fwrite(bytes, 1, count, file.get()) != count;
+    if (failed == 0 && fwrite(bytes, 1, count, file.get()) != count) failed = errno;
     // Never a short count: the archive's writer would throw from its destructor.
     return count;
   };
@@ -84,7 +85,11 @@ void write_state(const std::filesystem::path& path, const State& state) {
   } catch (const std::exception& error) {
     throw Error::format("cannot write {}: {}", path.string(), first_line(error));
   }
-  if (failed || fflush(file.get()) != 0) throw errno_error("cannot write " + path.string());
+  if (failed == 0 && fflush(file.get()) != 0) failed = errno;
+  if (failed != 0) {
+    errno = failed;
+    throw errno_error("cannot write " + path.string());
+  }
 }
 
 State read_state(const std::filesystem::path& path) {

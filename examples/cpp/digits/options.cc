@@ -27,11 +27,16 @@ Options parse_options(int argc, char** argv) {
   app.add_option("--threads", options.threads, "CPU threads of a rank; the model is small")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  int64_t work = 0;
+  app.add_option("--work-ms", work,
+                 "as if a rank alone needed so long for a batch: to have something to watch")
+      ->check(CLI::NonNegativeNumber);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
   }
+  options.work = std::chrono::milliseconds(work);
   return options;
 }
 

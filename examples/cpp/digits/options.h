@@ -2,6 +2,7 @@
 // The command line of the example.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -16,6 +17,8 @@ struct Options {
   uint64_t seed = 1;
   int keep = 2;
   int threads = 1;
+  // As if a rank alone needed so long for a batch, so that there is something to watch.
+  std::chrono::milliseconds work{0};
 };
 
 // Ends the program after --help or a wrong option, as CLI11 does.

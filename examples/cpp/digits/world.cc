@@ -13,11 +13,17 @@ at::Device device_of_rank() {
   return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank != nullptr ? atoi(local_rank) : 0)};
 }
 
-af::Communicator connect(at::Device device) {
-  af::Options options = af::Communicator::options_from_environment();
+af::World join(at::Device device) {
+  af::WorldOptions options = af::World::options_from_environment();
   if (device.is_cuda())
-    options.device = static_cast<int>(device.index());  // NOLINT(bugprone-signed-char-misuse)
-  return af::Communicator(options);
+    options.communicator.device =
+        static_cast<int>(device.index());  // NOLINT(bugprone-signed-char-misuse)
+  try {
+    return af::World(options);
+  } catch (const af::CommunicatorError& error) {
+    if (error.kind() != af::CommunicatorError::Kind::aborted) throw;
+    std::exit(0);
+  }
 }
 
 }  // namespace digits

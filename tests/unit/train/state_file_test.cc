@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
 
 #include <cstdio>
 #include <fstream>

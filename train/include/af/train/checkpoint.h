@@ -5,7 +5,8 @@
 //        state.pt, …                  what the caller wrote (state_file.h writes state.pt)
 //        manifest.json                {"format": 1, "step": 420, "files":
 //                                       {"state.pt": {"bytes": 1234, "crc32": "0badc0de"}, …}}
-//   ROOT/.writing-step-…-PID/         one being written, or left by a process that died
+//   ROOT/.writing-…-HOST-PID/         one being written or removed, or left by a process that died:
+//                                       removed by the next save
 //
 // A checkpoint is good if its manifest can be read, names the step of the directory, and every file
 // in it has the size and the CRC-32 (zlib's: Python's zlib.crc32) that the manifest says. So a file
@@ -44,10 +45,13 @@ class AF_PUBLIC CheckpointDirectory {
 
   const std::filesystem::path& root() const { return root_; }
 
+  std::filesystem::path path_of(int64_t step) const;
+
   // Calls write(directory), which puts files there; they and the directory are on the disk (fsync)
-  // and under their final name when this returns. A checkpoint of the same step is replaced.
-  // Throws af::Error with the path (no space, no permission, …), or what `write` throws; then
-  // nothing of it is left and the older checkpoints are as they were.
+  // and under their final name when this returns. A checkpoint of the same step is replaced (not on
+  // file systems that cannot exchange two names, such as NFS: there a good one stays).
+  // Throws af::Error with path and reason (no space, over quota, no permission, …), or what else
+  // `write` throws; then nothing of it is left and the older checkpoints are as they were.
   Checkpoint save(int64_t step,
                   const std::function<void(const std::filesystem::path& directory)>& write) const;
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include <torch/nn/module.h>
-#include <torch/optim/adam.h>
+#include <torch/optim/optimizer.h>
 
 #include "af/export.h"
 #include "af/train/state_file.h"
@@ -21,10 +21,11 @@ AF_PUBLIC State state_of(const torch::nn::Module& model);
 // anything is changed, when a name is missing, unknown, or has another shape.
 AF_PUBLIC void load_into(torch::nn::Module& model, const State& state);
 
-// {name: {"step": int, "exp_avg": tensor, "exp_avg_sq": tensor}} for the parameters of `model` that
-// have made a step.
-AF_PUBLIC State state_of(const torch::optim::Adam& optimizer, const torch::nn::Module& model);
-AF_PUBLIC void load_into(torch::optim::Adam& optimizer, const torch::nn::Module& model,
+// For the parameters of `model` that have made a step: {name: {"step": int, "exp_avg": tensor,
+// "exp_avg_sq": tensor}} of Adam and AdamW (with amsgrad "max_exp_avg_sq" too), {name:
+// {"momentum_buffer": tensor}} of SGD. Throws af::Error for other optimizers.
+AF_PUBLIC State state_of(const torch::optim::Optimizer& optimizer, const torch::nn::Module& model);
+AF_PUBLIC void load_into(torch::optim::Optimizer& optimizer, const torch::nn::Module& model,
                          const State& state);
 
 }  // namespace af::train

@@ -11,7 +11,12 @@ import traceback
 import torch  # noqa: F401
 import torch.utils.data  # noqa: F401
 
-_lines = os.fdopen(os.dup(1), "w", buffering=1)
+_out = os.dup(1)
+
+
+def tell(message):
+    # One write: the handler below may come in the middle of another one.
+    os.write(_out, json.dumps(message).encode() + b"\n")
 
 
 def child(request):
@@ -39,7 +44,7 @@ def reap(*_):
             return
         if pid == 0:
             return
-        _lines.write(json.dumps({"pid": pid, "code": os.waitstatus_to_exitcode(status)}) + "\n")
+        tell({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
 signal.signal(signal.SIGCHLD, reap)
@@ -63,5 +68,5 @@ for line in sys.stdin:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    _lines.write(json.dumps({"born": pid}) + "\n")
+    tell({"born": pid})
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})

@@ -41,7 +41,7 @@ Function* get(void* library, Function*, const char* name) {
 void expect(bool good, const char* what) {
   if (!good) throw std::runtime_error(what);
 }
-#define EXPECT_IN_CHILD(condition) expect(condition, #condition)
+#define EXPECT_IN_CHILD(condition) expect((condition), #condition)
 
 extern "C" void on_signal(int) {}
 

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 
 #include "af/world.h"
 #include "tests/unit/collectives/world.h"
@@ -239,8 +240,8 @@ TEST(Reforming, HowLongItTakes) {
     FakeAgent agent(size);
     Processes processes;
     start(processes, agent, size);
-    std::vector<int> members;
-    for (int i = 0; i < size; ++i) members.push_back(i);
+    std::vector<int> members(static_cast<std::size_t>(size));
+    std::iota(members.begin(), members.end(), 0);
     agent.form(0, members);
     std::vector<double> times;
     for (std::uint64_t generation = 0; generation < 21; ++generation) {

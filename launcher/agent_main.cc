@@ -12,8 +12,10 @@
 #include "launcher/activation.h"
 #include "launcher/agent.h"
 #include "launcher/challenge.h"
+#include "launcher/checkpoint_watch.h"
 #include "launcher/coordinator.h"
 #include "launcher/exit_codes.h"
+#include "launcher/job_query.h"
 #include "launcher/joining.h"
 #include "launcher/monotonic_seconds.h"
 #include "launcher/plan_text.h"
@@ -90,11 +92,26 @@ class AgentProcess {
       if (signal == SIGCHLD) return agent_->on_child_exit();
       // slurmstepd has told the keeper as well, which passes it on.
       if (stepd_ != 0 && info.ssi_pid == static_cast<uint32_t>(stepd_)) return;
-      agent_->on_signal(signal, "direct");
+      signalled(signal, "direct");
     });
     if (control < 0) return;
     keeper_.assign(control);
     read_keeper();
+  }
+
+  // Slurm does not say why. Where no front asks, this process does, while the ranks are told.
+  void signalled(int signal, const std::string& route) {
+    agent_->on_signal(signal, route);
+    const bool asks = !options_.join.empty() || (context_.task == 0 && options_.front.empty());
+    if (signal != SIGTERM || context_.mode != LaunchMode::kStep || !asks ||
+        std::exchange(asked_why_, true))
+      return;
+    query_job_notice(io_, environment_, [this](const JobNotice& notice) {
+      if (notice.end == JobEnd::kNone) return;
+      json message = {{"op", "notice"}, {"reason", to_text(notice.end)}, {"deadline", nullptr}};
+      if (notice.deadline) message["deadline"] = *notice.deadline;
+      to_coordinator(message);
+    });
   }
 
   void read_keeper() {
@@ -105,7 +122,7 @@ class AgentProcess {
               agent_->abandon("the process around the agent was killed", kExitLauncherLost);
             return;
           }
-          for (size_t i = 0; i < size && agent_; ++i) agent_->on_signal(keeper_bytes_[i], "keeper");
+          for (size_t i = 0; i < size && agent_; ++i) signalled(keeper_bytes_[i], "keeper");
           read_keeper();
         });
   }
@@ -336,6 +353,11 @@ class AgentProcess {
         std::make_unique<Coordinator>(io_, writer_, *journal_, joined_.plan, std::move(settings),
                                       satellites_.get(), [this](int code) { world_over(code); });
     coordinator_->begin();
+    if (context_.elastic)
+      checkpoint_watch_ = std::make_unique<CheckpointWatch>(
+          io_, writer_,
+          value_or(environment_, "AF_CHECKPOINT_DIR", joined_.directory.checkpoints().string()),
+          [this](const std::string& path) { coordinator_->checkpoint_seen(path); });
     for (const int task : own_tasks)
       coordinator_->agent_joined(task, [this, first = task == 0](const json& order) {
         if (first) asio::post(io_, [this, order] { agent_->on_order(order); });
@@ -522,11 +544,13 @@ class AgentProcess {
   std::unique_ptr<Satellites> satellites_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<Agent> agent_;
+  std::unique_ptr<CheckpointWatch> checkpoint_watch_;
   std::shared_ptr<LineConnection> link_, front_link_;
   std::deque<json> unsent_;
   std::vector<json> for_front_;
   std::optional<int> world_code_;  // the world is over, with this code
   bool front_gone_ = false;
+  bool asked_why_ = false;
   // Of a satellite, until it is a member.
   std::optional<OwnWorker> satellite_worker_;
   Environment satellite_environment_;

@@ -158,7 +158,10 @@ void Coordinator::on_message(int task, const json& message) {
   if (op == "beat") return;
   if (op == "rank_exit") return rank_exit(task, message);
   if (op == "told") return told(task, message.value("signal", 0));
-  if (op == "notice") return satellite_told(task, message);
+  if (op == "notice") {
+    if (member->second.satellite) return satellite_told(task, message);
+    return save_all(message.value("reason", ""), message.value("deadline", json()));
+  }
   if (op == "cannot_start") return cannot_start(task, message);
   if (op == "set") return set(task, message);
   if (op == "get") return get(task, message);
@@ -196,6 +199,14 @@ void Coordinator::on_message(int task, const json& message) {
       consider_growth();
     }
   }
+}
+
+void Coordinator::checkpoint_seen(const std::string& path) {
+  if (closing_ || phase_ == Phase::kEnding || all_clients()) return;
+  journal_.event("checkpoint", {{"path", path}, {"seen", true}});
+  progress();
+  checkpoint_at_ = monotonic_seconds();
+  consider_growth();
 }
 
 void Coordinator::progress() {

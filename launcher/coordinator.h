@@ -67,6 +67,8 @@ class Coordinator {
                                       std::function<void()> close, std::string& why_not);
   void on_message(int task, const nlohmann::json& message);
   void agent_left(int task, const std::string& how);
+  // A program that is no client has written one.
+  void checkpoint_seen(const std::string& path);
   // From the front: for all ranks.
   void signal_all(int signal, const std::string& route);
   // The whole job ends soon: all ranks save and leave. `deadline`: seconds since 1970, or null.
@@ -89,8 +91,9 @@ class Coordinator {
     bool satellite = false;  // of another job
     std::string job;         // empty outside Slurm
     double joined_at = 0, last_beat = 0;
-    bool leaving = false;  // its GPU is being taken back
-    int deaths = 0;        // of its ranks, since the last progress
+    bool leaving = false;  // its GPU is being taken back, or it is not needed
+    std::string why_leaving;
+    int deaths = 0;  // of its ranks, since the last progress
     // Its rank (elastic: one for each member).
     bool rank_running = false;
     bool client = false;

@@ -187,7 +187,7 @@ void Coordinator::elastic_agent_left(int task, const std::string& how) {
   journal_.event("worker_lost", {{"worker", task},
                                  {"host", member.card.host},
                                  {"job", member.job},
-                                 {"how", member.leaving ? "taken back" : how}});
+                                 {"how", member.leaving ? member.why_leaving : how}});
   const std::string name = name_of(task);
   const bool was_in_world = in_world(task);
   const int rank_was = was_in_world ? ranks_of(task).empty() ? -1 : ranks_of(task)[0] : -1;
@@ -225,6 +225,7 @@ void Coordinator::satellite_told(int task, const json& message) {
   }
   if (member.leaving) return;
   member.leaving = true;
+  member.why_leaving = "taken back";
   if (!may_change()) return;
   say(writer_, fmt::format("{} is being taken back", name_of(task)));
   if (!in_world(task)) {
@@ -256,8 +257,7 @@ void Coordinator::satellite_told(int task, const json& message) {
 void Coordinator::release(int task, const std::string& why) {
   const auto found = members_.find(task);
   if (found == members_.end() || !found->second.satellite) return;
-  found->second.leaving = true;
-  journal_.event("worker_released", {{"worker", task}, {"why", why}});
+  if (!std::exchange(found->second.leaving, true)) found->second.why_leaving = why;
   order(task, {{"op", "exit"}, {"code", 0}});
 }
 

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Notices checkpoints of programs that do not tell of them: a change in AF_CHECKPOINT_DIR that has
+// come to rest. Only plain programs need it; clients say "checkpoint" in the session.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/steady_timer.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "launcher/output_writer.h"
+
+namespace af {
+
+// The file or directory in `directory` (two levels deep) that was changed last. Hidden ones and
+// those with a name of something unfinished (".tmp", "-tmp", ".part", ".writing") do not count.
+struct NewestFile {
+  std::string path;  // empty: there is none
+  int64_t changed_ns = 0;
+  uintmax_t size = 0;
+  bool operator==(const NewestFile&) const = default;
+};
+NewestFile newest_file(const std::filesystem::path& directory);
+
+// Pure. Tells a new checkpoint from the files seen every second: it has to be another one than
+// before, and the same twice.
+class CheckpointSeen {
+ public:
+  // What was there at the start is no news.
+  explicit CheckpointSeen(NewestFile at_start) : known_(std::move(at_start)), last_(known_) {}
+  bool look(const NewestFile& now);
+
+ private:
+  NewestFile known_, last_;
+};
+
+// Looks every second, in the writer's thread: the file system may be slow. `on_checkpoint` is
+// called in the loop.
+class CheckpointWatch {
+ public:
+  CheckpointWatch(asio::io_context& io, OutputWriter& writer, std::filesystem::path directory,
+                  std::function<void(const std::string& path)> on_checkpoint);
+  ~CheckpointWatch();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace af

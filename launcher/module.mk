@@ -21,5 +21,11 @@ $(BUILD)/tests/fake-nvml/libnvidia-ml.so.1: $(BUILD)/obj/tests/unit/launcher/fak
 	@mkdir -p $(@D); echo "  LINK  $@"; $(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(@F) -o $@ $^
 $(BUILD)/tests/unit/launcher: | $(BUILD)/tests/fake-nvml/libnvidia-ml.so.1
 
+# A satellite pool against a real Slurm (tests/cluster/test_satellites.py).
+$(BUILD)/obj/tests/programs/drive_satellites.o: CPPFLAGS += -DASIO_STANDALONE -DASIO_NO_DEPRECATED
+$(BUILD)/tests/programs/drive_satellites: $(BUILD)/obj/tests/programs/drive_satellites.o $(BUILD)/obj/liblauncher.a $(BUILD)/obj/libcommon.a
+	$(LINK) $(LAUNCHER_LIBS)
+TEST_PROGRAMS += $(BUILD)/tests/programs/drive_satellites
+
 # Modules that are not linked into af-launch: the MPI bootstrap, the signal shield of the ranks.
 include $(wildcard launcher/*/module.mk)

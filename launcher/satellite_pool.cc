@@ -95,14 +95,19 @@ void SatellitePool::step() {
 void SatellitePool::act(const PoolAction& action) {
   busy_ = true;
   switch (action.kind) {
-    case PoolAction::kSubmit:
+    case PoolAction::kSubmit: {
       submitted_ = true;
+      const double left = seconds_left();
+      const SubmissionCommand command =
+          satellite_submission(options_.facts, left, state_.longest, state_.excluded);
       return slurm_.submit(
-          satellite_submission(options_.facts, seconds_left(), state_.excluded),
-          [this](const ChildResult& result) {
-            report(on_submission(state_, submission_outcome(result), now(), jitter()));
+          command, [this, asked = std::min(left, state_.longest)](const ChildResult& result) {
+            SubmissionOutcome outcome = submission_outcome(result);
+            outcome.asked = asked;
+            report(on_submission(state_, outcome, now(), jitter()));
             command_over();
           });
+    }
     case PoolAction::kLookUp:
       return slurm_.look_up(state_.name, [this](const ChildResult& result) {
         report(on_queue(state_, queue_of(result), now(), jitter()));

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <string_view>
+
+#include "launcher/satellite_submission.h"
 
 namespace af {
 namespace {
@@ -192,6 +195,8 @@ SubmissionOutcome submission_outcome(const ChildResult& sbatch) {
                          "controller is in standby", "standby mode", "connection refused",
                          "unexpected message received", "incompatible versions"})) {
     outcome.kind = Outcome::kUnknown;
+  } else if (contains_any(all, {"requested time limit is invalid"})) {
+    outcome.kind = Outcome::kTooLong;
   } else if (contains_any(
                  all,
                  {"access/permission denied", "access denied", "permission denied",
@@ -295,9 +300,14 @@ PoolAction reconcile(const PoolState& state, double now, bool may_submit) {
   return {.at = at};
 }
 
-PoolReports on_submission(PoolState& state, const SubmissionOutcome& outcome, double now,
+PoolReports on_submission(PoolState& state, const SubmissionOutcome& given, double now,
                           double jitter) {
   PoolReports reports;
+  SubmissionOutcome outcome = given;
+  // A site that refuses what is longer than its partition's maximum does not say how long that is.
+  if (outcome.kind == SubmissionOutcome::kTooLong &&
+      (!std::isfinite(outcome.asked) || outcome.asked / 2 < kShortestLife))
+    outcome.kind = SubmissionOutcome::kRefused;
   const json fields = {{"name", state.name}, {"reason", outcome.text}};
   switch (outcome.kind) {
     case SubmissionOutcome::kAccepted:
@@ -317,6 +327,9 @@ PoolReports on_submission(PoolState& state, const SubmissionOutcome& outcome, do
       reports.push_back(std::move(report));
       break;
     }
+    case SubmissionOutcome::kTooLong:
+      state.longest = outcome.asked / 2;
+      break;
     case SubmissionOutcome::kLimited: {
       const double wait = state.submit_every;
       wait_before_submitting(state, now);

@@ -36,11 +36,13 @@ struct SubmissionOutcome {
   enum Kind {
     kAccepted,
     kRefused,  // for good: denied, forbidden, no such account, partition, QOS, shape
+    kTooLong,  // for the time it asks for
     kLimited,  // not now: a limit of jobs, or a refusal that we do not know
     kUnknown,  // it may or may not have been accepted: no answer in time
   } kind = kUnknown;
-  std::string job;   // kAccepted
-  std::string text;  // what sbatch said, one line
+  std::string job;        // kAccepted
+  std::string text;       // what sbatch said, one line
+  double asked = kNever;  // seconds of life that were asked for
 };
 SubmissionOutcome submission_outcome(const ChildResult& sbatch);
 
@@ -86,7 +88,8 @@ struct PoolState {
   double look_again_until = 0;  // a submission without an answer may be accepted late
   double submit_at = 0;         // not before
   double submit_every = 60;
-  double cancel_at = 0;  // not before
+  double cancel_at = 0;     // not before
+  double longest = kNever;  // life of a satellite that Slurm may take, in seconds
   bool refused = false;
   int strikes = 0;
   int vanished = 0;  // in a row, jobs that were never seen running

@@ -15,7 +15,8 @@ namespace af {
 namespace {
 
 // Slurm may start a satellite with this little, in a gap, or where the partition allows no more:
-// with --time-min it shortens the time to the partition's maximum, which we need not know.
+// with --time-min it shortens the time to the partition's maximum, which we need not know. (With
+// EnforcePartLimits it refuses instead: then `longest` is halved until it does not.)
 constexpr int kLeastMinutes = 10;
 // Between the time that is asked for and the deadline: sbatch has to reach the controller.
 constexpr double kMargin = 30;
@@ -64,7 +65,7 @@ std::filesystem::path satellite_logs(const std::filesystem::path& run_directory)
 }
 
 SubmissionCommand satellite_submission(const SatelliteFacts& facts, double seconds_left,
-                                       const std::set<std::string>& excluded) {
+                                       double longest, const std::set<std::string>& excluded) {
   SubmissionCommand command;
   command.environment = slurm_environment(facts.inherited);
   command.script = script_of(facts);
@@ -80,10 +81,12 @@ SubmissionCommand satellite_submission(const SatelliteFacts& facts, double secon
           "--output=" + literal_path(satellite_logs(directory).string()) + "/%j.log",
           "--open-mode=append"};
   if (!facts.account.empty()) argv.push_back("--account=" + facts.account);
-  if (std::isfinite(seconds_left)) {
-    const int minutes = std::max(1, static_cast<int>((seconds_left - kMargin) / 60));
+  if (const double time = std::min(seconds_left - kMargin, longest); std::isfinite(time)) {
+    const int minutes = std::max(1, static_cast<int>(time / 60));
     argv.push_back(fmt::format("--time={}", minutes));
     argv.push_back(fmt::format("--time-min={}", std::min(minutes, kLeastMinutes)));
+  }
+  if (std::isfinite(seconds_left)) {
     // Relative: whichever time zone the controller has. Slurm itself removes those that are still
     // pending then, also where nobody of ours is left to do it.
     argv.push_back(fmt::format("--deadline=now+{}", static_cast<long>(seconds_left)));

@@ -37,8 +37,8 @@ std::filesystem::path satellite_logs(const std::filesystem::path& run_directory)
 inline constexpr double kShortestLife = 120;
 
 // `seconds_left`: until the anchor's end; infinite: not known, and then no time is asked for.
-// `excluded`: nodes.
+// `longest`: that the site is known to take, in seconds. `excluded`: nodes.
 SubmissionCommand satellite_submission(const SatelliteFacts& facts, double seconds_left,
-                                       const std::set<std::string>& excluded);
+                                       double longest, const std::set<std::string>& excluded);
 
 }  // namespace af

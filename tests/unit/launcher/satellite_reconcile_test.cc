@@ -69,6 +69,8 @@ TEST(SubmissionOutcome, Table) {
               "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission "
               "failed: Job violates\n"),
        Outcome::kLimited, "", "Job violates"},
+      {refusal("Requested time limit is invalid (missing or exceeds some limit)"),
+       Outcome::kTooLong, "", "Requested time limit is invalid (missing or exceeds some limit)"},
       {refusal("Unspecified error"), Outcome::kLimited, "", "Unspecified error"},
       {answer(3, ""), Outcome::kLimited, "", "sbatch ended with 3"},
       {missing, Outcome::kRefused, "", "cannot find the program 'sbatch' in PATH"},
@@ -250,6 +252,21 @@ TEST(Reconcile, ARefusalForGoodIsSaidOnceAndEndsIt) {
                            "goes on with those that it has"});
   EXPECT_EQ(pool.kind(), PoolAction::kNothing);
   EXPECT_EQ(pool.next().at, kNever);
+}
+
+TEST(Reconcile, HalvesATimeThatIsTooLongUntilItIsNotWorthIt) {
+  Pool pool(1);
+  std::vector<double> lives;
+  for (int i = 0; i < 20 && pool.kind() == PoolAction::kSubmit; ++i) {
+    const double asked = std::min(3600.0, pool.state.longest);
+    lives.push_back(asked);
+    Outcome outcome{.kind = Outcome::kTooLong};
+    outcome.asked = asked;
+    pool.take(on_submission(pool.state, outcome, pool.now, 0.5));
+  }
+  EXPECT_EQ(lives, (std::vector<double>{3600, 1800, 900, 450, 225}));
+  EXPECT_TRUE(pool.state.refused);
+  EXPECT_EQ(pool.said.size(), 1u);
 }
 
 TEST(Reconcile, ALimitMakesItWaitLongerAndLonger) {

@@ -40,7 +40,7 @@ SatelliteFacts facts() {
 }
 
 TEST(SatelliteSubmission, IsOneWorkerOfTheSpareWayUnderTheRunsName) {
-  const SubmissionCommand command = satellite_submission(facts(), 3690, {"n1", "n7"});
+  const SubmissionCommand command = satellite_submission(facts(), 3690, kUnknown, {"n1", "n7"});
   EXPECT_EQ(command.argv,
             (std::vector<std::string>{"sbatch",
                                       "--parsable",
@@ -66,7 +66,7 @@ TEST(SatelliteSubmission, IsOneWorkerOfTheSpareWayUnderTheRunsName) {
 }
 
 TEST(SatelliteSubmission, TakesNothingOfTheJobAroundItIntoItsEnvironment) {
-  EXPECT_EQ(satellite_submission(facts(), 3690, {}).environment,
+  EXPECT_EQ(satellite_submission(facts(), 3690, kUnknown, {}).environment,
             (Environment{{"HOME", "/home/u"},
                          {"LANG", "C.UTF-8"},
                          {"PATH", "/usr/bin"},
@@ -77,17 +77,19 @@ TEST(SatelliteSubmission, TakesNothingOfTheJobAroundItIntoItsEnvironment) {
 
 TEST(SatelliteSubmission, AsksForNoMoreTimeThanTheAnchorHas) {
   const struct {
-    double left;
+    double left, longest;
     std::vector<std::string> expected;
   } table[] = {
-      {120, {"--time=1", "--time-min=1", "--deadline=now+120"}},
-      {400, {"--time=6", "--time-min=6", "--deadline=now+400"}},
-      {86400, {"--time=1439", "--time-min=10", "--deadline=now+86400"}},
-      {kUnknown, {}},
+      {120, kUnknown, {"--time=1", "--time-min=1", "--deadline=now+120"}},
+      {400, kUnknown, {"--time=6", "--time-min=6", "--deadline=now+400"}},
+      {86400, kUnknown, {"--time=1439", "--time-min=10", "--deadline=now+86400"}},
+      {86400, 7200, {"--time=120", "--time-min=10", "--deadline=now+86400"}},
+      {kUnknown, 300, {"--time=5", "--time-min=5"}},
+      {kUnknown, kUnknown, {}},
   };
   for (const auto& row : table) {
     std::vector<std::string> times;
-    for (const std::string& word : satellite_submission(facts(), row.left, {}).argv)
+    for (const std::string& word : satellite_submission(facts(), row.left, row.longest, {}).argv)
       if (word.starts_with("--time") || word.starts_with("--deadline")) times.push_back(word);
     EXPECT_EQ(times, row.expected) << row.left;
   }
@@ -97,7 +99,7 @@ TEST(SatelliteSubmission, ItsScriptIsAStepOfOneAgent) {
   SatelliteFacts given = facts();
   given.run_directory = "/work/a b/run";
   given.verbose = true;
-  const std::string script = satellite_submission(given, kUnknown, {}).script;
+  const std::string script = satellite_submission(given, kUnknown, kUnknown, {}).script;
   EXPECT_TRUE(script.starts_with("#!/bin/sh\n")) << script;
   EXPECT_NE(script.find("\nunset SLURM_MEM_PER_GPU\n"), std::string::npos) << script;
   EXPECT_NE(script.find("\nunset SLURM_GPUS_PER_TASK\n"), std::string::npos) << script;
@@ -114,7 +116,7 @@ TEST(SatelliteSubmission, ItsScriptIsAStepOfOneAgent) {
 TEST(SatelliteSubmission, APercentSignInThePathIsNoReplacement) {
   SatelliteFacts given = facts();
   given.run_directory = "/work/50%j/run";
-  const std::vector<std::string> argv = satellite_submission(given, kUnknown, {}).argv;
+  const std::vector<std::string> argv = satellite_submission(given, kUnknown, kUnknown, {}).argv;
   EXPECT_TRUE(std::ranges::find(argv, "--output=/work/50%%j/run/logs/satellites/%j.log") !=
               argv.end());
 }

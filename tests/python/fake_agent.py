@@ -415,7 +415,7 @@ class Agent:
                 if time.monotonic() > end:
                     logs = "\n".join(f"--- {n}\n{self.log(n)}" for n in self.workers)
                     raise AssertionError(
-                        f"{what} did not come in {seconds} s; worlds {self.worlds}, exits "
+                        f"{what} did not come in {seconds} s; worlds {self.worlds[-9:]}, exits "
                         f"{self.exits}, last {self.events[-5:]}\n{logs}"
                     )
                 self.changed.wait(0.2)

@@ -108,6 +108,32 @@ def test_the_end_of_an_epoch_is_told_as_the_next_one():
     assert done.as_json(1) == {"epoch": 1, "position": 0, "late": [], "deal": None}
 
 
+def standing(state, steps, in_step=False, reports=0):
+    return _agreement.Standing(state, steps, in_step, reports, 0)
+
+
+@pytest.mark.parametrize(
+    "standings, expected",
+    [
+        # fresh, furthest, source, begun, receivers, reports
+        ([standing(False, 0)] * 3, (True, -1, 0, False, [1, 2], 0)),
+        # The first world was lost before its first step; some have been given rows.
+        ([standing(False, 0), standing(False, 0, True)], (True, -1, 1, True, [0], 0)),
+        ([standing(True, 5, False, 2)] * 2, (False, 5, 0, False, [], 2)),
+        # One is a step behind; of the furthest, one has begun the next step.
+        (
+            [standing(True, 4, True), standing(True, 5), standing(True, 5, True)],
+            (False, 5, 2, True, [0], 0),
+        ),
+        ([standing(True, 4, True), standing(True, 5)], (False, 5, 1, False, [0], 0)),
+        # A new rank knows of fewer reports, or counts from a checkpoint; it does not matter.
+        ([standing(True, 5, False, 3), standing(False, 9)], (False, 5, 0, False, [1], 3)),
+    ],
+)
+def test_what_ranks_conclude(standings, expected):
+    assert tuple(_agreement.conclude(standings)) == expected
+
+
 # --- A simulated training: ranks that are at most one step apart, losses and joins at any moment
 
 

@@ -78,6 +78,8 @@ def test_a_training_is_the_same_at_every_world_size(tmp_path, quiet):
         "2:17:before",  # the first step of an epoch
         "2:32:middle",
         "2:64:after",  # the last step of all
+        "2:1:before",  # before the first step of all
+        "2:1:middle",
         "0:20:before",  # rank 0
         "1:20:before 2:20:middle",
         "1:20:before 2:21:before",  # the second while the first loss is being dealt with
@@ -254,3 +256,14 @@ def test_kills_at_random_moments(tmp_path, seed):
             agent.kill(number)
         check(agent, tmp_path, set(killed), epochs=40)
         assert len(agent.worlds) > 1
+
+
+@pytest.mark.parametrize("kills", ["", "2:20:middle"])
+def test_gradients_over_a_process_group_of_torch(tmp_path, quiet, kills):
+    """As with NCCL on GPUs: one group for each world, met through the agent."""
+    killed = {2} if kills else set()
+    with agent_for(tmp_path, AF_TORCH_BACKEND="gloo", AF_KILL=kills, AF_FAIL="1:40") as agent:
+        agent.start(3)
+        final = check(agent, tmp_path, killed)
+        assert final[0] == pytest.approx(quiet[0], rel=0.05 if kills else 1e-5)
+        assert len(agent.worlds) == 2 + len(killed)

@@ -29,8 +29,11 @@ def conclude(standings):
     """A furthest rank is the source, one in a step before others: its rows are dealt already."""
     able = [rank for rank, s in enumerate(standings) if s.has_state]
     if not able:
-        everybody = list(range(1, len(standings)))
-        return Verdict(True, -1, 0, False, everybody, standings[0].reports)
+        # Rank 0 begins. If a first world was lost before its first step, rows may be dealt already.
+        in_step = [rank for rank, s in enumerate(standings) if s.in_step]
+        source = (in_step or [0])[0]
+        others = [rank for rank in range(len(standings)) if rank != source]
+        return Verdict(True, -1, source, bool(in_step), others, standings[source].reports)
     furthest = max(standings[rank].steps for rank in able)
     first = [rank for rank in able if standings[rank].steps == furthest]
     in_step = [rank for rank in first if standings[rank].in_step]

@@ -265,10 +265,9 @@ class Run:
         if reason:
             say(f"the snapshot {path} is not used: {reason}")
             return None
-        session.snapshot = os.path.join(path, "snapshot.pt")
         say(f"goes on from step {metadata['steps']} of {path}")
         return {
-            "snapshot": True,
+            "snapshot": os.path.join(path, "snapshot.pt"),
             "steps": metadata["steps"],
             "reports": metadata["reports"],
             "stepped": metadata["stepped"],

@@ -35,6 +35,11 @@ def say(text):
     print(f"af: {text}", file=sys.stderr, flush=True)
 
 
+# Without a step in between; the ranks of a world that is lost while it is formed are no failure of
+# this one, but they are few.
+_MOST_FAILURES = 20
+
+
 class Session:
     def __init__(self):
         self._opened = None
@@ -53,10 +58,12 @@ class Session:
         self.loaders = {}  # number -> weak reference to a loader (has .dealing, .version)
         self.loader_states = {}  # number -> state for a loader that is not made yet
         self.run = None  # Run: storage, reports
-        self.snapshot = None  # file of it, on the rank that begins with it
+        self.snapshot = None  # file to begin with, agreed at the first meeting
+        self._begun = False  # there has been a first meeting
         self.verdict = None
         self.told = {}  # what the source told at the meeting
         self._share_of = {}  # generation -> this rank's number in that world
+        self._failures = 0  # worlds in a row that could not be formed
         self._met = None  # generation in which this rank has met the others
         self._synced = None
 
@@ -104,6 +111,11 @@ class Session:
             except CommunicatorError as failure:
                 if not self.recoverable(failure):
                     raise
+                self._failures += 1
+                if self._failures > _MOST_FAILURES:
+                    raise RuntimeError(
+                        f"{_MOST_FAILURES} worlds in a row could not be formed, the last: {failure}"
+                    ) from failure
                 error = failure
 
     def recoverable(self, error):
@@ -142,7 +154,7 @@ class Session:
         shares = self._gather_shares(told) if verdict.begun else {}
 
         # All is known: from here on nothing fails, so the ranks that come here do the same.
-        current = self.has_state and self.steps == verdict.furthest
+        current = verdict.fresh or (self.has_state and self.steps == verdict.furthest)
         joins = not self.has_state and not verdict.fresh and self._synced is None
         for number, state in told["loaders"].items():
             loader = self._loader(int(number))
@@ -158,6 +170,7 @@ class Session:
                     self.weight = loader.weight(held[world.rank])
         if verdict.fresh:
             self.steps, self.reports = told["steps"], told["reports"]
+            self.snapshot, self._begun = told["snapshot"], True
         self.reports_known = verdict.reports
         self.verdict, self.told = verdict, told
         self._met = generation
@@ -169,9 +182,10 @@ class Session:
             "steps": self.steps,
             "reports": self.reports,
             "stepped": self.stepped,
-            "snapshot": False,
+            "snapshot": self.snapshot,  # file of the state to begin with
         }
-        if not self.has_state and self.world.rank == 0 and self.run is not None:
+        # Asked once: afterwards rows are dealt as it says.
+        if not self.has_state and not self._begun and self.world.rank == 0 and self.run is not None:
             snapshot = self.run.fitting_snapshot(self)
             if snapshot:
                 told.update(snapshot)
@@ -242,6 +256,7 @@ class Session:
     def step_completed(self, change, save):
         """The reduction of a step has completed; the flags are sums over all ranks."""
         self.steps += 1
+        self._failures = 0
         self.stepped = False
         self.skip_optimizers = False
         for loader in self._living_loaders():

@@ -123,7 +123,8 @@ class GroupChannel:
         if dist.is_initialized():
             dist.destroy_process_group()
         seconds = float(os.environ.get("AF_COLLECTIVE_TIMEOUT", "600"))
-        self._store = dist.PrefixStore(f"af-{world.generation}", _agent_store(world, seconds))
+        self._table = _agent_store(world, seconds)  # C++ keeps half of it only
+        self._store = dist.PrefixStore(f"af-{world.generation}", self._table)
         try:
             dist.init_process_group(
                 backend,

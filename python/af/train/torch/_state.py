@@ -82,14 +82,14 @@ class ModelState:
     def sync(self, session, verdict, told):
         """Collective, once in a world: memory for the gradients, and the state to who lacks it."""
         world = session.world
-        if verdict.fresh and told.get("snapshot") and world.rank == 0:
-            self.read(session.snapshot)
+        if verdict.fresh and told["snapshot"] and world.rank == verdict.source:
+            self.read(told["snapshot"])
         channel = self.channel()
         for model in self.models:
             model.place(channel)
         if world.size == 1:
             return
-        whole = not verdict.fresh or told.get("snapshot")
+        whole = not verdict.fresh or told["snapshot"]
         receive = world.rank in verdict.receivers
         if verdict.receivers and whole:
             self._send_all(channel, verdict, told, receive)

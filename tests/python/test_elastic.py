@@ -267,3 +267,35 @@ def test_gradients_over_a_process_group_of_torch(tmp_path, quiet, kills):
         final = check(agent, tmp_path, killed)
         assert final[0] == pytest.approx(quiet[0], rel=0.05 if kills else 1e-5)
         assert len(agent.worlds) == 2 + len(killed)
+
+
+def test_a_job_of_a_fixed_size(tmp_path, quiet):
+    command = [python(), str(PROGRAM)]
+    with Agent(command, tmp_path, elastic=False, nursery=_nursery[0]) as agent:
+        agent.start(3)
+        assert check(agent, tmp_path) == pytest.approx(quiet, rel=1e-5)
+        assert not agent.heard("arrive")
+
+
+def test_in_a_job_of_a_fixed_size_a_loss_is_an_error(tmp_path):
+    command, environment = [python(), str(PROGRAM)], {"AF_KILL": "2:20:before"}
+    with Agent(
+        command, tmp_path, elastic=False, environment=environment, nursery=_nursery[0]
+    ) as agent:
+        agent.start(3)
+        assert agent.wait_end() == {0: 1, 1: 1, 2: -9}
+        assert re.search("CommunicatorError: .*rank 2", agent.log(0)), agent.log(0)
+
+
+def test_several_ranks_have_parts_of_a_checkpoint_and_a_disk_is_full(tmp_path):
+    program = PROGRAM.with_name("parts.py")
+    with Agent([python(), str(program)], tmp_path, nursery=_nursery[0]) as agent:
+        agent.start(2)
+        assert agent.wait_end() == {0: 0, 1: 0}, agent.log(0) + agent.log(1)
+        path = pathlib.Path(agent.heard("checkpoint")[0]["path"])
+        assert sorted(p.name for p in path.iterdir() if p.suffix == ".pt") == ["0.pt", "1.pt"]
+        assert not list(path.parent.glob(".parts*"))
+        assert "cannot save the checkpoint" in agent.log(0)
+        assert [m["metrics"]["n"] for m in agent.heard("report", 0)] == [0, 1, 2]
+        assert len(agent.heard("checkpoint")) == 2
+        assert "LAST 1" in agent.log(0) and "LAST 1" in agent.log(1)

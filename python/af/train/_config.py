@@ -31,6 +31,9 @@ class ScalingConfig:
     label_selector: Optional[Any] = None
 
     def __post_init__(self):
+        given = self.num_workers
+        if not isinstance(given, int) and not (isinstance(given, (tuple, list)) and len(given) == 2):
+            raise ValueError(f"num_workers={given!r}: a number or (min, max) is needed")
         low, high = self.min_workers, self.max_workers
         if not all(isinstance(n, int) and not isinstance(n, bool) for n in (low, high)):
             raise ValueError(f"num_workers={self.num_workers!r}: a number or (min, max) is needed")

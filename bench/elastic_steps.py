@@ -25,7 +25,8 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 loss_function = nn.BCEWithLogitsLoss()
 x = torch.randn(512, 20)
 y = (x.sum(dim=1, keepdim=True) > 0).float()
-world = f"{os.environ.get('AF_GENERATION', '')}.{os.environ['TORCHELASTIC_RESTART_COUNT']}.{os.environ['MASTER_PORT']}"
+# Not torchrun's restart count: each of its agents has its own.
+world = f"{os.environ.get('AF_GENERATION', '')}.{os.environ['MASTER_PORT']}"
 with open(os.path.join(folder, str(os.getpid())), "a", buffering=1, encoding="ascii") as log:
     while True:
         loss = loss_function(model(x), y)

@@ -119,7 +119,6 @@ class Agent:
         self.joining = set()  # workers that are to be in the next world
         self.leaving = set()
         self.changing = False
-        self.admits = False  # the change that is under way takes new workers in
         self.keys = {}
         self.waiting = []  # (connection, id, key)
         self.lock = threading.RLock()
@@ -298,7 +297,7 @@ class Agent:
         for entry in self.waiting:
             self._say(entry[0], {"id": entry[1], "ok": False, "error": "the world has ended"})
         self.waiting = []
-        self.changing, self.admits = True, False
+        self.changing = True
         for number in self.members:
             worker = self.workers[number]
             if not worker.gone and worker.control is not None:
@@ -312,12 +311,12 @@ class Agent:
             return
         going_on = [n for n in self.members if not self.workers[n].gone]
         going_on = [n for n in going_on if not self.workers[n].finished]
-        # New ones come in by a change that was asked for: behind a checkpoint as a rule.
+        # New ones ask for a change, and come in with any.
         new = [n for n in sorted(self.joining) if self.workers[n].arrived is not None]
         if self.generation < 0 and len(new) < len(self.joining):
             return
         if new and going_on and not self.changing:
-            self.changing = self.admits = True
+            self.changing = True
             self._change(self.workers[new[0]].when)
             return
         if not self.changing and self.generation >= 0:
@@ -329,7 +328,6 @@ class Agent:
                 self.workers[number].told_to_leave = True
                 self._say(self.workers[number].control, {"event": "leave", "why": "all is done"})
             return
-        new = new if self.generation < 0 or self.admits else []
         for number in list(self.leaving):
             worker = self.workers[number]
             worker.told_to_leave = True
@@ -340,7 +338,7 @@ class Agent:
 
     def _form(self, numbers):
         self.generation += 1
-        self.changing = self.admits = False
+        self.changing = False
         members = []
         for number in numbers:
             worker = self.workers[number]

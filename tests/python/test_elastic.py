@@ -153,6 +153,25 @@ def test_a_rank_is_killed_in_mid_epoch_and_another_joins(tmp_path, quiet):
         assert final[0] == pytest.approx(quiet[0], rel=0.05)
 
 
+@pytest.mark.parametrize(
+    "kill, hold",
+    [
+        ("2:24:middle", "0:24"),  # in the middle of a step: it has no rows of that one
+        ("2:32:after", "2:32"),  # the others are in the report of an epoch
+    ],
+)
+def test_a_rank_comes_in_when_another_is_lost(tmp_path, quiet, kill, hold):
+    with agent_for(tmp_path, AF_KILL=kill, HOLD=hold) as agent:
+        agent.start(3)
+        agent.wait(lambda: agent.heard("checkpoint"), "a checkpoint")
+        new = agent.join()
+        go_when(agent, tmp_path, lambda: agent.workers[new].arrived, "its arrival")
+        final = check(agent, tmp_path, {2})
+        assert [w[1] for w in agent.worlds] == [[0, 1, 2], [0, 1, 3]]
+        assert final[0] == pytest.approx(quiet[0], rel=0.05)
+        assert [m["step"] for m in agent.heard("report", 0)] == [16, 32, 48, 64]
+
+
 def test_a_rank_leaves_with_notice(tmp_path, quiet):
     with agent_for(tmp_path, HOLD="0:20") as agent:
         agent.start(3)

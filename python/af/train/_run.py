@@ -80,9 +80,10 @@ class Run:
         session = self.session
         if not isinstance(metrics, dict):
             raise TypeError(f"report(metrics={metrics!r}): a dict is needed")
-        if session.catching_up:
+        if session.catching_up and session.reports < session.reports_known:
             session.reports += 1  # the others have done it
             return
+        session.catching_up = False  # they are in this one
         number, error = session.reports, None
         saved = {}  # outlives a failure: a checkpoint that is on disk is not written again
         while True:

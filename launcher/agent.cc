@@ -15,6 +15,7 @@
 #include <fstream>
 
 #include "common/error.h"
+#include "launcher/child_command.h"
 #include "launcher/cpu_binding.h"
 #include "launcher/descendants.h"
 #include "launcher/exit_codes.h"
@@ -143,7 +144,7 @@ void Agent::start(const Plan& plan, int generation) {
 void Agent::clear_ranks() {
   kill_timer_.cancel();
   if (ranks_.empty()) return;
-  end_descendants(kEndWithin);
+  end_descendants(kEndWithin, running_commands());
   for (auto& rank : ranks_) {
     drain(*rank);
     for (const auto stream : {LogMerger::kStdout, LogMerger::kStderr}) {

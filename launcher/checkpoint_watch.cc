@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <asio/executor_work_guard.hpp>
 #include <asio/post.hpp>
 #include <chrono>
 #include <utility>
@@ -28,7 +29,7 @@ void look_into(const fs::path& directory, int depth, NewestFile& newest) {
     const fs::path& path = entry->path();
     if (unfinished(path.filename().string()) || ::lstat(path.c_str(), &status) != 0) continue;
     const int64_t changed = status.st_mtim.tv_sec * 1'000'000'000LL + status.st_mtim.tv_nsec;
-    if (changed > newest.changed_ns)
+    if (S_ISREG(status.st_mode) && changed > newest.changed_ns)
       newest = {path.string(), changed, static_cast<uintmax_t>(status.st_size)};
     if (S_ISDIR(status.st_mode) && depth > 1) look_into(path, depth - 1, newest);
   }
@@ -64,7 +65,8 @@ struct CheckpointWatch::State : std::enable_shared_from_this<State> {
     timer.expires_after(kLookEvery);
     timer.async_wait([self = shared_from_this()](const asio::error_code& error) {
       if (error || !self->on_checkpoint) return;
-      self->writer.run([self] {
+      // The loop has to live until the answer is there.
+      self->writer.run([self, loop = asio::make_work_guard(self->io)] {
         asio::post(self->io, [self, newest = newest_file(self->directory)] {
           if (!self->on_checkpoint) return;
           if (self->seen.look(newest)) self->on_checkpoint(newest.path);

@@ -15,7 +15,7 @@
 
 namespace af {
 
-// The file or directory in `directory` (two levels deep) that was changed last. Hidden ones and
+// The file in `directory` (two levels deep) that was changed last. Hidden ones and
 // those with a name of something unfinished (".tmp", "-tmp", ".part", ".writing") do not count.
 struct NewestFile {
   std::string path;  // empty: there is none

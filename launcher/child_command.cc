@@ -28,6 +28,11 @@
 namespace af {
 namespace {
 
+std::set<pid_t>& commands() {
+  static std::set<pid_t> running;
+  return running;
+}
+
 using asio::posix::stream_descriptor;
 
 // What the process in between tells. Shorter than PIPE_BUF: whole or not at all.
@@ -195,11 +200,13 @@ std::shared_ptr<ChildCommand> ChildCommand::start(asio::io_context& io, ChildReq
   if (pid < 0) throw errno_error("cannot fork");
   if (pid == 0) run_between(plan);
   parts.group = pid;
+  commands().insert(pid);
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (pidfd < 0) {
     const Error error = errno_error("cannot watch " + asked.argv[0]);
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
+    commands().erase(pid);
     throw error;
   }
   ::fcntl(pidfd, F_SETFD, FD_CLOEXEC);
@@ -210,6 +217,10 @@ std::shared_ptr<ChildCommand> ChildCommand::start(asio::io_context& io, ChildReq
   parts.limit.expires_after(std::chrono::milliseconds(static_cast<int64_t>(asked.limit * 1000)));
   self->watch(self);
   return self;
+}
+
+const std::set<pid_t>& running_commands() {
+  return commands();
 }
 
 void ChildCommand::watch(const std::shared_ptr<ChildCommand>& self) {
@@ -254,6 +265,7 @@ void ChildCommand::kill_group() {
 
 void ChildCommand::ended() {
   Parts& parts = *parts_;
+  commands().erase(parts.group);
   if (parts.group > 0) {
     Told told = {Told::kEnded, 0};
     // A last line from it counts more than a limit that was over at the same moment.

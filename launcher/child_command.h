@@ -8,9 +8,12 @@
 // still there when the group is killed.
 #pragma once
 
+#include <sys/types.h>
+
 #include <asio/io_context.hpp>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +38,10 @@ struct ChildResult {
 
   bool ok() const { return code == 0; }
 };
+
+// The processes that commands of this process run in now: what ends descendants may have to spare
+// them. For the loop's thread.
+const std::set<pid_t>& running_commands();
 
 class ChildCommand {
  public:

@@ -70,11 +70,11 @@ void become_subreaper() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
-std::vector<pid_t> end_descendants(double seconds, pid_t spared) {
+std::vector<pid_t> end_descendants(double seconds, const std::set<pid_t>& spared) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   for (;;) {
     std::map<pid_t, pid_t> parents = process_parents();
-    if (spared != 0) parents.erase(spared);
+    for (const pid_t pid : spared) parents.erase(pid);
     std::vector<pid_t> left = descendants_of(::getpid(), parents);
     // A pid from the list may have ended and been given to another process in between, but only if
     // its parent reaped it, and the pid counter then has to wrap within this loop.

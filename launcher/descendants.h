@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,6 @@ void become_subreaper();
 // Sends KILL to all descendants of this process except `spared` and what is below that, and reaps
 // them, until none is left. A process in uninterruptible sleep cannot be ended: after `seconds` the
 // pids that remain are given back, for the person to know.
-std::vector<pid_t> end_descendants(double seconds, pid_t spared = 0);
+std::vector<pid_t> end_descendants(double seconds, const std::set<pid_t>& spared = {});
 
 }  // namespace af

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/slurm_satellites.h"
 
+#include <fmt/core.h>
+
 #include <asio/steady_timer.hpp>
 #include <chrono>
 #include <limits>
 #include <optional>
 #include <utility>
 
+#include "common/error.h"
 #include "launcher/job_query.h"
 #include "launcher/satellite_pool.h"
 #include "launcher/say.h"
@@ -23,6 +26,7 @@ class SlurmSatellites : public Satellites {
   SlurmSatellites(asio::io_context& io, OutputWriter& writer, Journal& journal,
                   SatelliteFacts facts)
       : io_(io),
+        writer_(writer),
         environment_(facts.inherited),
         slurm_(slurm_commands(io, facts.inherited)),
         pool_(
@@ -58,12 +62,22 @@ class SlurmSatellites : public Satellites {
     query_job(io_, environment_, [this](const JobAnswer& answer) {
       if (stopped_) return;
       if (answer.status) end_ = answer.status->end_time;
-      if (!std::exchange(started_, true)) pool_.start();
+      if (!started_) start();
       timer_.expires_after(kLookAtEnd);
       timer_.async_wait([this](const asio::error_code& error) {
         if (!error) look_at_end();
       });
     });
+  }
+
+  void start() {
+    try {
+      pool_.start();
+      started_ = true;
+    } catch (const Error& error) {
+      say(writer_, fmt::format("no more workers are asked for: {}", error.what()));
+      stopped_ = true;
+    }
   }
 
   double seconds_left() const {
@@ -74,6 +88,7 @@ class SlurmSatellites : public Satellites {
   }
 
   asio::io_context& io_;
+  OutputWriter& writer_;
   Environment environment_;
   std::unique_ptr<SlurmCommands> slurm_;
   SatellitePool pool_;

@@ -282,11 +282,16 @@ class Killed : public CheckpointTest {
       while (next()) {
       }
       ::close(ends[0]);
-      for (const std::string& name : names())
-        if (name[0] == '.') {
-          ++in_mid_save;
-          break;
+      bool temporary = false;
+      for (const std::string& name : names()) {
+        temporary = temporary || name[0] == '.';
+        // None is there in part, also not one that was being removed.
+        if (name[0] != '.') {
+          const fs::path path = temporary_ / "checkpoints" / name;
+          ASSERT_EQ(fault_of_checkpoint({path, std::stol(name.substr(5))}), std::nullopt) << name;
         }
+      }
+      in_mid_save += temporary ? 1 : 0;
       const auto found = directory(static_cast<int>(keep)).find_newest();
       ASSERT_TRUE(found) << "kill " << i;
       ASSERT_GE(found->step, last);

@@ -23,7 +23,7 @@ struct GrowthQuestion {
   std::optional<double> last_growth;
   double last_joined = 0;       // the latest worker came
   double restart_seconds = 10;  // from ending the ranks to their first step; measured if known
-  double min_interval = 30;     // between two growths
+  double min_interval = 30;     // between two growths; of a warm world kWarmInterval if that is less
 };
 
 struct GrowthAnswer {
@@ -37,6 +37,7 @@ struct GrowthAnswer {
 // often. Cold ones are restarted: only within kFreshSeconds of a checkpoint, or at the beginning,
 // and only if what the new ranks will add outweighs the pause. How long the run still goes nobody
 // knows; the best guess is that it goes on as long as it has been going.
+inline constexpr double kWarmInterval = 5;
 inline constexpr double kFreshSeconds = 2;
 inline constexpr double kBeginningSeconds = 30;
 inline constexpr double kLeastRemaining = 60;

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <asio/io_context.hpp>
-#include <asio/steady_timer.hpp>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/clock.h"
 #include "launcher/elasticity.h"
 #include "launcher/journal.h"
 #include "launcher/key_store.h"
@@ -147,6 +147,7 @@ class Coordinator {
   void satellite_told(int task, const nlohmann::json& deadline);
   void drop_from_world(int task);
   void worker_gone(int task, const std::string& how);
+  void add_reason(const std::string& why);
   void begin_lost(const std::string& why);
   void begin_cold(const std::string& why);
   void await_arrivals(double seconds);
@@ -177,7 +178,7 @@ class Coordinator {
   std::map<int, Member> members_;
   std::set<int> gone_;
   bool closing_ = false;
-  asio::steady_timer join_timer_, stop_timer_, leave_timer_, beat_timer_;
+  Timer join_timer_, stop_timer_, leave_timer_, beat_timer_;
   double next_beat_ = 0;
 
   Phase phase_ = Phase::kRunning;
@@ -201,7 +202,7 @@ class Coordinator {
   std::optional<double> checkpoint_at_, last_growth_;
   std::string why_changed_;
   std::map<int, RankEnd> unexplained_;  // exits that may be the consequence of a loss
-  asio::steady_timer arrive_timer_, gather_timer_, settle_timer_, grow_timer_;
+  Timer arrive_timer_, gather_timer_, settle_timer_, grow_timer_;
 };
 
 }  // namespace af

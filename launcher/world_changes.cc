@@ -246,9 +246,9 @@ void Coordinator::satellite_told(int task, const json& message) {
       break;
   }
   if (!all_clients()) return begin_cold(fmt::format("{} is being taken back", name_of(task)));
+  add_reason(fmt::format("{} was taken back", name_of(task)));
   phase_ = Phase::kAgreeing;
   at_checkpoint_ = false;
-  why_changed_ = fmt::format("{} was taken back", name_of(task));
   for (const int one : world_) order(one, event_order({{"event", "change"}, {"when", "step"}}));
   check_arrivals();
 }
@@ -263,10 +263,17 @@ void Coordinator::release(int task, const std::string& why) {
 
 // --- a world is lost
 
+// Several may go before the next world is formed; that GPUs wait to join is no reason any more when
+// one has gone.
+void Coordinator::add_reason(const std::string& why) {
+  const bool more = !why_changed_.empty() && !at_checkpoint_;
+  why_changed_ = more ? why_changed_ + ", " + why : why;
+}
+
 void Coordinator::begin_lost(const std::string& why) {
   if (!may_change()) return check_over();
   if (phase_ == Phase::kEnding) return check_ended();
-  why_changed_ = why;
+  add_reason(why);
   if (phase_ == Phase::kGathering) return check_gathered();
   bool anybody = false;
   for (const int task : world_) anybody |= members_[task].rank_running && !members_[task].leaving;

@@ -25,8 +25,14 @@ def run_demo(sandbox, **environment):
 def test_demo_trains_a_model_and_takes_its_cluster_down(demo):
     done = run_demo(demo)
     assert done.returncode == 0, done.stdout + done.stderr
-    accuracy, = re.findall(r"^test accuracy ([\d.]+) with 4 ranks on 3 nodes", done.stdout, re.MULTILINE)
+    accuracy, = re.findall(r"^test accuracy ([\d.]+) with 4, 3 and again 4 GPUs", done.stdout, re.MULTILINE)
     assert float(accuracy) >= 0.97
+    # The log says in words what happened, and a line of progress says where the training is.
+    for line in (r"worker \d on n\d is being taken back",
+                 r"was taken back: the training goes on with 3 ranks instead of 4",
+                 r"GPUs have become free: the training goes on with 4 ranks instead of 3",
+                 r"\[0\] step \d+  epoch \d+  loss [\d.]+  world 4  left \d+ s"):
+        assert re.search(line, done.stdout), line
 
     # The path is this machine's, and the checkpoint is there after the cluster is gone.
     path = done.stdout.split("here:\n")[1].strip()

@@ -30,6 +30,7 @@
 #include "launcher/own_worker.h"
 #include "launcher/requeue.h"
 #include "launcher/run_directory.h"
+#include "launcher/satellite_name.h"
 #include "launcher/say.h"
 #include "launcher/signal_gate.h"
 #include "launcher/signal_watch.h"
@@ -216,6 +217,13 @@ class Front {
     say(writer_, "lost the coordinator: it was killed, or its node is gone");
     code_ = kExitLauncherLost;
     end_step_in(kStepEndsWithin);
+    // Its keeper does it too, unless it was killed as well. Those that run leave by themselves.
+    if (!options_.satellites.empty()) {
+      const std::string problem = cancel_satellites(options_.satellites, environment_);
+      if (!problem.empty())
+        say(writer_,
+            fmt::format("the jobs named {} may still be there: {}", options_.satellites, problem));
+    }
     if (srun_ended_) conclude();
   }
 

@@ -20,6 +20,7 @@
 #include "launcher/monotonic_seconds.h"
 #include "launcher/plan_text.h"
 #include "launcher/rank_process.h"
+#include "launcher/run_ending.h"
 #include "launcher/say.h"
 #include "launcher/signal_delivery.h"
 #include "launcher/signal_watch.h"
@@ -348,6 +349,10 @@ class AgentProcess {
         else
           for_front_.push_back(message);
       };
+    else if (context_.mode == LaunchMode::kStep)
+      settings.to_front = [this](const json& message) {
+        if (message.value("signal", 0) == SIGTERM) ending_->told(SIGTERM);
+      };
     if (context_.elastic) open_to_satellites();
     coordinator_ =
         std::make_unique<Coordinator>(io_, writer_, *journal_, joined_.plan, std::move(settings),
@@ -363,7 +368,32 @@ class AgentProcess {
         if (first) asio::post(io_, [this, order] { agent_->on_order(order); });
       });
     agent_->set_uplink([this](const json& message) { to_coordinator(message); });
-    if (!options_.front.empty()) connect_to_front();
+    if (!options_.front.empty())
+      connect_to_front();
+    else if (context_.mode == LaunchMode::kStep)
+      watch_job();
+  }
+
+  // Without a front nobody else sees to the end of the job.
+  void watch_job() {
+    ending_.emplace(
+        io_, writer_, environment_, joined_.directory, context_.run_id, context_.attempt,
+        options_.save_before,
+        RunEnding::Callbacks{
+            .save =
+                [this](const JobNotice& notice) {
+                  coordinator_->save_all(to_text(notice.end),
+                                         notice.deadline ? json(*notice.deadline) : json());
+                },
+            .signal = [this](int signal) { coordinator_->signal_all(signal, "job"); },
+            .note =
+                [this](const std::string& event, const std::string& reason, int code) {
+                  journal_->event(event, {{"reason", reason}, {"code", code}});
+                  journal_->state({{"state", event == "requeue" ? "requeued" : "failed"},
+                                   {"code", code},
+                                   {"reason", reason}});
+                }});
+    ending_->start();
   }
 
   // Where those who are told the run directory instead of an address find this process.
@@ -395,6 +425,18 @@ class AgentProcess {
   // Every rank has ended and every other agent has left. A world may be over before the front has
   // answered: it is told the code all the same, or it would take us for lost.
   void world_over(int code) {
+    if (ending_) {
+      const json facts = coordinator_->exit_facts();
+      return ending_->conclude({.code = code,
+                                .finished = facts.value("finished", false),
+                                .own_fault = facts.value("own_fault", false),
+                                .progress = facts.value("progress", false),
+                                .saved = facts.value("saved", false)},
+                               [this](int last) {
+                                 world_code_ = last;
+                                 leave();
+                               });
+    }
     world_code_ = code;
     if (front_link_ || options_.front.empty() || front_gone_) leave();
   }
@@ -550,6 +592,7 @@ class AgentProcess {
   std::vector<json> for_front_;
   std::optional<int> world_code_;  // the world is over, with this code
   bool front_gone_ = false;
+  std::optional<RunEnding> ending_;  // in a step that has no front
   bool asked_why_ = false;
   // Of a satellite, until it is a member.
   std::optional<OwnWorker> satellite_worker_;

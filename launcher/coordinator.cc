@@ -295,7 +295,7 @@ void Coordinator::fixed_rank_exit(const RankEnd& end) {
 }
 
 void Coordinator::fail(const RankEnd& end) {
-  own_fault_ = true;
+  own_fault_ = !told_to_end();
   say(writer_, fmt::format("rank {} on {} failed: {}; ending the others", end.rank, end.host,
                            describe(end)));
   end_world();
@@ -306,10 +306,12 @@ void Coordinator::told(int task, int signal) {
   if (signal == SIGTERM && elastic() && members_[task].satellite)
     return satellite_told(task, json::object());
   note_stop(signal);
-  if (options_.to_front) options_.to_front({{"op", "told"}, {"signal", signal}});
   // A TERM to one of them is the end of all: ranks that have not heard of it would wait for those
-  // that leave (case B19). Agents pass one TERM on.
-  if (signal == SIGTERM) save_all("signal TERM", nullptr);
+  // that leave (case B19). Agents pass one TERM on. The front finds out why, and orders the save.
+  if (options_.to_front)
+    options_.to_front({{"op", "told"}, {"signal", signal}});
+  else if (signal == SIGTERM)
+    save_all("signal TERM", nullptr);
 }
 
 void Coordinator::note_stop(int signal) {
@@ -361,10 +363,10 @@ void Coordinator::front_left() {
 
 json Coordinator::exit_facts() const {
   const bool all_well = outcome_.exit_code() == 0 && outcome_.over();
-  return {{"finished", all_well && !stopping_},
-          {"saved", saved_ || (stopping_ && outcome_.exit_code() == 0)},
+  return {{"finished", all_well && !told_to_end()},
+          {"saved", saved_ || (told_to_end() && outcome_.exit_code() == 0)},
           {"progress", progressed_},
-          {"own_fault", own_fault_ && !stopping_}};
+          {"own_fault", own_fault_}};
 }
 
 // Both sides of a connection say every second that they are there: a node that loses power, a

@@ -135,6 +135,8 @@ class Coordinator {
 
   // --- world_changes.cc
   bool elastic() const { return options_.plan.elastic; }
+  // The order to save may still be on its way: a rank that a signal has told itself does not wait.
+  bool told_to_end() const { return stopping_ || outcome_.stopped_by() != 0; }
   bool may_change() const { return elastic() && !finishing_ && !closing_; }
   bool in_world(int task) const;
   bool all_clients() const;

@@ -12,24 +12,20 @@
 
 #include <asio/steady_timer.hpp>
 #include <chrono>
-#include <ctime>
 #include <fstream>
 #include <optional>
 
 #include "common/atomic_file.h"
 #include "common/error.h"
 #include "common/hostlist.h"
-#include "launcher/attempts.h"
 #include "launcher/authenticated_peer.h"
 #include "launcher/exit_codes.h"
 #include "launcher/gather.h"
-#include "launcher/job_query.h"
-#include "launcher/job_watch.h"
 #include "launcher/monotonic_seconds.h"
 #include "launcher/network_address.h"
 #include "launcher/own_worker.h"
-#include "launcher/requeue.h"
 #include "launcher/run_directory.h"
+#include "launcher/run_ending.h"
 #include "launcher/satellite_name.h"
 #include "launcher/say.h"
 #include "launcher/signal_gate.h"
@@ -75,17 +71,7 @@ class Front {
         tasks_(options.workers > 0 ? options.workers : context.tasks),
         gather_(tasks_),
         patience_(io_),
-        last_line_(io_),
-        watch_(io_, environment, options.save_before,
-               {.on_notice = [this](const JobNotice& notice) { on_notice(notice); },
-                .on_signal = [this](int signal) { pass_on(signal, "front"); },
-                .on_last_call = [this] { last_call(); },
-                .longest_checkpoint =
-                    [this] {
-                      if (!attempts_) return 0.0;
-                      attempts_->journal().read();
-                      return attempts_->journal().longest_checkpoint();
-                    }}) {}
+        last_line_(io_) {}
 
   int run() {
     block_watched_signals();
@@ -100,15 +86,15 @@ class Front {
     } else {
       directory_ =
           create_run_directory(base, options_.run_directory, context_.run_id, context_.attempt);
-      attempts_.emplace(directory_, context_.run_id, context_.attempt);
-      if (const auto why_not = refuse_attempt(attempts_->fruitless_before())) {
-        attempts_->end(true);
-        note_end("no_progress", *why_not, kExitNoProgress);
-        say(writer_, *why_not);
-        return kExitNoProgress;
-      }
-      attempts_->begin();
-      watch_.start();
+      ending_.emplace(
+          io_, writer_, environment_, directory_, context_.run_id, context_.attempt,
+          options_.save_before,
+          RunEnding::Callbacks{.save = [this](const JobNotice&) { send_save(); },
+                               .signal = [this](int signal) { pass_on(signal, "front"); },
+                               .note = [this](const std::string& event, const std::string& reason,
+                                              int code) { note_end(event, reason, code); }});
+      if (const auto code = ending_->refuse()) return *code;
+      ending_->start();
     }
     const std::string secret = create_secret(directory_);
     AuthenticatedListener listener(io_, secret,
@@ -184,19 +170,23 @@ class Front {
         [this](const std::string&) { coordinator_left(); });
     for (const int signal : early_signals_) send_signal(signal);
     early_signals_.clear();
-    if (watch_.notice().end != JobEnd::kNone) send_save();
+    if (ending_ && ending_->notice().end != JobEnd::kNone) send_save();
   }
 
   void on_message(const json& message) {
     const std::string op = message.value("op", "");
     // Of a preemption with a grace time Slurm tells the steps, and not us.
-    if (op == "told" && message.value("signal", 0) == SIGTERM) return watch_.ask(SIGTERM);
+    if (op == "told" && message.value("signal", 0) == SIGTERM) {
+      if (ending_) ending_->told(SIGTERM);
+      return;
+    }
     if (op != "exit" || code_) return;
     code_ = message.value("code", kExitLauncherLost);
-    finished_ = message.value("finished", false);
-    own_fault_ = message.value("own_fault", false);
-    progress_ = message.value("progress", false);
-    saved_ = message.value("saved", false);
+    facts_ = {.code = *code_,
+              .finished = message.value("finished", false),
+              .own_fault = message.value("own_fault", false),
+              .progress = message.value("progress", false),
+              .saved = message.value("saved", false)};
     end_step_in(kStepEndsAfterExit);
   }
 
@@ -232,8 +222,8 @@ class Front {
     if (signal == SIGCHLD) return reap();
     const bool joined = coordinator_ && coordinator_->is_open();
     // Each TERM may be another step on the way to the end: the notice, then the end of the grace.
-    if (signal == SIGTERM && !options_.dry_run) {
-      watch_.ask(signal);
+    if (signal == SIGTERM && ending_) {
+      ending_->told(signal);
       if (joined) return;
     }
     pass_on(signal, std::to_string(info.ssi_pid));
@@ -279,64 +269,14 @@ class Front {
     coordinator_->send(json{{"op", "signal"}, {"signal", signal}}.dump());
   }
 
-  // --- the job is going to end
-  void on_notice(const JobNotice& notice) {
-    // One line for one event, however often it is confirmed.
-    if (said_ == JobEnd::kNone || (notice.end == JobEnd::kCancelled && said_ != notice.end)) {
-      say(writer_, "notice: " + notice_text(notice, std::time(nullptr)));
-      said_ = notice.end;
-    }
-    if (coordinator_ && coordinator_->is_open()) send_save();
-  }
-
   void send_save() {
+    if (!coordinator_ || !coordinator_->is_open()) return;  // it is told when it comes
     if (std::exchange(save_sent_, true)) return;
-    const JobNotice& notice = watch_.notice();
+    const JobNotice& notice = ending_->notice();
     coordinator_->send(json{{"op", "save"},
                             {"reason", to_text(notice.end)},
                             {"deadline", notice.deadline ? json(*notice.deadline) : json()}}
                            .dump());
-  }
-
-  // Whoever is still saving may yet be done in time; but this process cannot requeue the job after
-  // its own end. Slurm is ending the job already: that takes no time from anybody.
-  void last_call() {
-    if (concluded_) return;
-    const RunVerdict verdict = judge(run_end());
-    if (verdict.requeue) requeue(verdict, [] {});
-  }
-
-  RunEnd run_end() {
-    RunEnd end = {.end = watch_.notice().end,
-                  .code = code_.value_or(0),
-                  .finished = finished_,
-                  .own_fault = own_fault_,
-                  .job = job_reference(environment_),
-                  .attempt = context_.attempt};
-    if (watch_.status()) {
-      end.batch = watch_.status()->batch;
-      end.requeue = watch_.status()->requeue;
-    }
-    const bool left_well = saved_ || (code_ == 0 && end.end != JobEnd::kNone);
-    if (attempts_) end.fruitless = attempts_->fruitless_now(progress_ || left_well);
-    return end;
-  }
-
-  void requeue(const RunVerdict& verdict, std::function<void()> then) {
-    if (std::exchange(requeued_, true)) return then();
-    attempts_->end(false);
-    const std::string reason = to_text(watch_.notice().end);
-    requeue_job(io_, environment_,
-                [this, verdict, reason, then = std::move(then)](const std::string& problem) {
-                  if (problem.empty()) {
-                    note_end("requeue", reason, verdict.code);
-                    say(writer_, verdict.text);
-                  } else {
-                    say(writer_, fmt::format("cannot requeue job {}: {}",
-                                             job_reference(environment_), problem));
-                  }
-                  then();
-                });
   }
 
   // Behind the coordinator's own last lines: it has left by now.
@@ -388,21 +328,12 @@ class Front {
   void conclude() {
     if (std::exchange(concluded_, true)) return;
     if (!code_) code_ = srun_exit_code();
-    if (options_.dry_run) return io_.stop();
-    // Something has ended the ranks that we were not told of: maybe it is the job's end.
-    if (*code_ != 0 && !own_fault_ && watch_.notice().end == JobEnd::kNone) watch_.ask(0);
-    if (watch_.asking()) return watch_.on_answered([this] { settle(); });
-    settle();
-  }
-
-  void settle() {
-    const RunVerdict verdict = judge(run_end());
-    code_ = verdict.code;
-    if (verdict.requeue) return requeue(verdict, [this] { io_.stop(); });
-    attempts_->end(watch_.notice().end != JobEnd::kRequeued);
-    if (verdict.fruitless) note_end("no_progress", verdict.text, verdict.code);
-    if (!verdict.text.empty()) say(writer_, verdict.text);
-    io_.stop();
+    if (!ending_) return io_.stop();
+    facts_.code = *code_;
+    ending_->conclude(facts_, [this](int code) {
+      code_ = code;
+      io_.stop();
+    });
   }
 
   int srun_exit_code() {
@@ -427,18 +358,15 @@ class Front {
   RunDirectory directory_;
   Gather gather_;
   asio::steady_timer patience_, last_line_;
-  std::optional<Attempts> attempts_;  // none in a dry run
-  JobWatch watch_;
+  std::optional<RunEnding> ending_;  // none in a dry run
   SignalGate gate_;
   std::vector<int> early_signals_;
   std::shared_ptr<LineConnection> coordinator_;
   pid_t srun_ = -1;
   int srun_status_ = 0;
   bool srun_ended_ = false, concluded_ = false;
-  bool save_sent_ = false, requeued_ = false;
-  JobEnd said_ = JobEnd::kNone;
-  // The coordinator's last word.
-  bool finished_ = false, own_fault_ = false, progress_ = false, saved_ = false;
+  bool save_sent_ = false;
+  RunEnding::Facts facts_;  // the coordinator's last word
   std::optional<int> code_;
 };
 

@@ -92,7 +92,7 @@ void JobWatch::take(const JobAnswer& answer) {
     }
   }
   const int signal = std::exchange(signal_, 0);
-  if (signal != 0 && next.end == JobEnd::kNone) callbacks_.on_signal(signal);
+  if (signal != 0 && next.end == JobEnd::kNone) callbacks_.on_signal(signal, answer.problem);
   if (!notice_.final) look_in(wait);
   if (on_answered_) std::exchange(on_answered_, nullptr)();
 }

@@ -7,6 +7,7 @@
 #include <asio/steady_timer.hpp>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "launcher/environment.h"
 #include "launcher/job_notice.h"
@@ -23,8 +24,9 @@ class JobWatch {
   struct Callbacks {
     // The job is going to end; called again when more is known (another reason; Slurm has begun).
     std::function<void(const JobNotice&)> on_notice;
-    // As far as Slurm says the job goes on: the signal was for this process.
-    std::function<void(int signal)> on_signal;
+    // As far as Slurm says the job goes on: the signal was for this process. `problem`: Slurm could
+    // not be asked, and why.
+    std::function<void(int signal, const std::string& problem)> on_signal;
     // KillWait is nearly over and this process will not see its end.
     std::function<void()> on_last_call;
     // Seconds that the longest checkpoint of the run has taken.

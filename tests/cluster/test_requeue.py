@@ -231,6 +231,26 @@ def test_salloc_says_that_it_is_not_started_again(cluster):
     assert "only jobs of sbatch" in err and len(notices(err)) == 1
 
 
+def test_step_in_a_batch_script_is_requeued_too(cluster):
+    """No front there: the agent of task 0 sees to it."""
+    cluster.write("train.py", TRAIN)
+    jobid = cluster.sbatch(f"srun {LAUNCH} {PYTHON} train.py\n", "-p", "spare", "--af-n-workers=1")
+    cluster.wait_output(jobid, "attempt 0")
+    take_back(cluster, jobid)
+    assert_requeued_once(cluster, jobid, "preempted")
+
+
+def test_srun_gives_123(cluster):
+    cluster.write("train.py", TRAIN)
+    with cluster.popen("srun", "-p", "spare", "--af-n-workers=1", LAUNCH, PYTHON,
+                       "train.py") as srun:
+        assert "attempt 0" in srun.stdout.readline()
+        take_back(cluster, int(cluster.run("squeue", "-h", "-o", "%A", "-p", "spare").stdout))
+        _, err = srun.communicate(timeout=60)
+    assert srun.returncode == 123, err
+    assert "only jobs of sbatch" in err and len(notices(err)) == 1
+
+
 @pytest.mark.parametrize("grace", [0, 3])
 def test_preempt_mode_cancel(make_cluster, grace):
     """Case B22: --requeue alone does nothing there."""

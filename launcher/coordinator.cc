@@ -151,6 +151,7 @@ std::optional<int> Coordinator::satellite_joined(const std::string& job, Worker 
 }
 
 void Coordinator::on_message(int task, const json& message) {
+  if (!on_over_) return;  // the journal has its last line
   const std::string op = message.value("op", "");
   const auto member = members_.find(task);
   if (member == members_.end()) return;
@@ -262,6 +263,9 @@ void Coordinator::rank_exit(int task, const json& message) {
                  .signal = message.value("signal", 0),
                  .last_lines = message.value("last_lines", std::vector<std::string>()),
                  .log = message.value("log", "")};
+  // It may have ended before its agent heard of the world that it is in, where it is another rank.
+  const std::vector<int> ranks = ranks_of(task);
+  if (elastic() && in_world(task) && !ranks.empty()) end.rank = ranks[0];
   json fields = {{"rank", end.rank}, {"host", end.host}, {"log", end.log}, {"worker", task}};
   if (end.signal != 0)
     fields["signal"] = end.signal;
@@ -345,7 +349,7 @@ void Coordinator::save_all(const std::string& reason, const json& deadline) {
 }
 
 void Coordinator::agent_left(int task, const std::string& how) {
-  if (!gone_.insert(task).second) return;
+  if (!on_over_ || !members_.contains(task) || !gone_.insert(task).second) return;
   if (elastic() && members_[task].satellite) return elastic_agent_left(task, how);
   members_[task].connected = false;
   if (!closing_) {
@@ -414,7 +418,18 @@ void Coordinator::cannot_start(int task, const json& message) {
 }
 
 void Coordinator::broken(const std::string& how, int code, const std::vector<int>& ranks_gone) {
-  if (!outcome_.broken(how, code, ranks_gone)) return;
+  if (phase_ == Phase::kEnding) {
+    // The world that was to follow does not; what has ended so far was no failure.
+    phase_ = Phase::kRunning;
+    std::vector<int> gone = ranks_gone;
+    for (const RankPlan& rank : plan_.ranks)
+      if (outcome_.has_ended(rank.rank)) gone.push_back(rank.rank);
+    outcome_ = WorldOutcome(static_cast<int>(plan_.ranks.size()));
+    outcome_.broken(how, code, gone);
+  } else if (!outcome_.broken(how, code, ranks_gone)) {
+    return;
+  }
+  finishing_ = true;
   say(writer_, how + "; ending the world");
   end_world();
 }
@@ -430,9 +445,10 @@ void Coordinator::order_all(const json& text) {
 }
 
 void Coordinator::check_over() {
+  if (elastic() && (finishing_ || stopping_)) count_lost();
   if (!outcome_.over() || phase_ == Phase::kEnding) return;
   if (!std::exchange(closing_, true)) {
-    for (asio::steady_timer* timer :
+    for (Timer* timer :
          {&join_timer_, &stop_timer_, &arrive_timer_, &gather_timer_, &settle_timer_, &grow_timer_})
       timer->cancel();
     if (satellites_ != nullptr) satellites_->stop();

@@ -148,6 +148,7 @@ class Coordinator {
   void client_appeared(int task);
   void satellite_told(int task, const nlohmann::json& deadline);
   void drop_from_world(int task);
+  void count_lost();
   void worker_gone(int task, const std::string& how);
   void add_reason(const std::string& why);
   void begin_lost(const std::string& why);
@@ -163,6 +164,7 @@ class Coordinator {
   void consider_growth();
   void settle_exit(int task, const RankEnd& end);
   void judge_exits();
+  void give_up(const RankEnd& end, const std::string& why);
   void restart_or_fail(EndCause cause, const RankEnd& end);
   void release(int task, const std::string& why);
   std::vector<Worker> cards_of(const std::vector<int>& tasks) const;
@@ -188,6 +190,7 @@ class Coordinator {
   int next_task_ = 0;
   std::vector<int> world_;  // tasks in the current world that have not been lost, elastic
   bool world_lost_ = false;
+  bool gathered_ = false;       // clients: they have had a world since they were started
   bool awaiting_ = false;       // arrive_timer_ runs
   bool at_checkpoint_ = false;  // the change that was asked for takes joiners in
   bool finishing_ = false;      // the program needs no more worlds

@@ -22,7 +22,7 @@ void KeyStore::get(const std::string& key, std::chrono::milliseconds patience, O
   if (found != values_.end()) return on_value(found->second);
   auto waiter = std::make_shared<Waiter>();
   waiter->on_value = std::move(on_value);
-  waiter->timer = std::make_unique<asio::steady_timer>(io_, patience);
+  waiter->timer = std::make_unique<Timer>(io_, patience);
   waiters_[key].push_back(waiter);
   waiter->timer->async_wait(
       [this, key, weak = std::weak_ptr<Waiter>(waiter)](const asio::error_code& cancelled) {

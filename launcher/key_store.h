@@ -3,7 +3,6 @@
 #pragma once
 
 #include <asio/io_context.hpp>
-#include <asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
 #include <list>
@@ -11,6 +10,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+
+#include "launcher/clock.h"
 
 namespace af {
 
@@ -31,7 +32,7 @@ class KeyStore {
  private:
   struct Waiter {
     OnValue on_value;
-    std::unique_ptr<asio::steady_timer> timer;
+    std::unique_ptr<Timer> timer;
   };
   asio::io_context& io_;
   std::map<std::string, std::string> values_;

@@ -80,6 +80,17 @@ void Coordinator::drop_from_world(int task) {
   std::erase(world_, task);
 }
 
+// Ranks that were lost, or were ended on the way to a world that is not formed any more, are not
+// waited for.
+void Coordinator::count_lost() {
+  for (const RankPlan& rank : plan_.ranks) {
+    const auto member = members_.find(rank.task);
+    if (member != members_.end() && member->second.rank_running) continue;
+    if (!unexplained_.contains(rank.task))
+      outcome_.rank_ended({.rank = rank.rank, .host = rank.host});
+  }
+}
+
 // --- ranks that end
 
 void Coordinator::elastic_rank_exit(int task, const RankEnd& end) {
@@ -119,9 +130,16 @@ void Coordinator::elastic_rank_exit(int task, const RankEnd& end) {
 void Coordinator::settle_exit(int task, const RankEnd& end) {
   if (judge_end(end, false) == EndCause::kLost) {
     last_loss_ = monotonic_seconds();
-    ++members_[task].deaths;
     say(writer_, fmt::format("rank {} on {} was killed (signal KILL)", end.rank, end.host));
     drop_from_world(task);
+    // Too little memory, for instance: it would happen for ever.
+    if (++members_[task].deaths >= kMostDeaths) {
+      if (!members_[task].satellite)
+        return give_up(end, fmt::format("the ranks of {} are killed again and again without a "
+                                        "report or a checkpoint between",
+                                        name_of(task)));
+      release(task, "its ranks are killed");
+    }
     return begin_lost(fmt::format("rank {} on {} was killed", end.rank, end.host));
   }
   unexplained_[task] = end;
@@ -153,25 +171,24 @@ void Coordinator::restart_or_fail(EndCause cause, const RankEnd& end) {
                                                .max_failures = max_failures_,
                                                .fruitless = fruitless_ + 1});
   if (!answer.restart) {
-    finishing_ = true;
     if (cause != EndCause::kOwnFault) say(writer_, answer.why);
-    // The ranks that have ended before count as ended; those that run are ended.
-    outcome_ = WorldOutcome(static_cast<int>(plan_.ranks.size()));
-    outcome_.rank_ended(end);
-    std::vector<int> ended;
-    for (const RankPlan& rank : plan_.ranks) {
-      const auto member = members_.find(rank.task);
-      if (member == members_.end() || !member->second.rank_running) ended.push_back(rank.rank);
-    }
-    outcome_.broken(answer.why, kExitLauncherLost, ended);
-    fail(end);
-    return check_over();
+    return give_up(end, answer.why);
   }
   if (cause == EndCause::kOwnFault)
     say(writer_, fmt::format("rank {} on {} failed: {}; failure {} of the {} that are allowed",
                              end.rank, end.host, describe(end), own_faults_, max_failures_));
   begin_cold(cause == EndCause::kOwnFault ? fmt::format("rank {} failed", end.rank)
                                           : "a worker was lost");
+}
+
+// The ranks that have ended before count as ended; those that run are ended.
+void Coordinator::give_up(const RankEnd& end, const std::string& why) {
+  finishing_ = true;
+  outcome_ = WorldOutcome(static_cast<int>(plan_.ranks.size()));
+  outcome_.rank_ended(end);
+  outcome_.broken(why, kExitLauncherLost);
+  fail(end);
+  check_over();
 }
 
 // --- workers that go
@@ -274,7 +291,10 @@ void Coordinator::begin_lost(const std::string& why) {
   if (!may_change()) return check_over();
   if (phase_ == Phase::kEnding) return check_ended();
   add_reason(why);
-  if (phase_ == Phase::kGathering) return check_gathered();
+  if (phase_ == Phase::kGathering) {
+    start_standbys();
+    return check_gathered();
+  }
   bool anybody = false;
   for (const int task : world_) anybody |= members_[task].rank_running && !members_[task].leaving;
   if (!anybody || !all_clients() || empty_worlds_ >= kMostEmptyWorlds) return begin_cold(why);
@@ -312,6 +332,8 @@ void Coordinator::await_arrivals(double seconds) {
 void Coordinator::arrive(int task, const Arrival& arrival) {
   Member& member = members_[task];
   if (!elastic() || !member.rank_running) return;
+  // Said before the world that it is in now was formed.
+  if (in_world(task) && arrival.generation >= 0 && arrival.generation < generation_) return;
   member.arrived = arrival;
   if (!may_change()) return;
   switch (phase_) {
@@ -404,12 +426,14 @@ void Coordinator::form_world(const std::vector<int>& who) {
   try {
     plan = make_plan(cards_of(who), options_.plan);
   } catch (const Error& error) {
-    return broken(error.what(), kExitCannotStart, {});
+    broken(error.what(), kExitCannotStart, {});
+    return check_over();
   }
   plan_ = std::move(plan);
   ++generation_;
   ++empty_worlds_;
   world_lost_ = false;
+  gathered_ = true;
   phase_ = Phase::kRunning;
   world_since_ = monotonic_seconds();
   outcome_ = WorldOutcome(static_cast<int>(plan_.ranks.size()));
@@ -480,7 +504,7 @@ void Coordinator::check_ended() {
 void Coordinator::start_world() {
   if (stopping_) {
     phase_ = Phase::kRunning;
-    outcome_ = WorldOutcome(0);
+    outcome_ = WorldOutcome(elastic() ? static_cast<int>(plan_.ranks.size()) : 0);
     outcome_.told_to_stop(SIGTERM);
     return check_over();
   }
@@ -498,13 +522,14 @@ void Coordinator::start_world() {
     plan_ = make_plan(elastic() ? cards_of(who) : plan_.workers, options_.plan);
   } catch (const Error& error) {
     phase_ = Phase::kRunning;
-    return broken(error.what(), kExitCannotStart, {});
+    broken(error.what(), kExitCannotStart, {});
+    return check_over();
   }
   if (plan_.ranks.size() > size_before) last_growth_ = monotonic_seconds();
   ++generation_;
   empty_worlds_ = 0;
   ++fruitless_;
-  world_lost_ = false;
+  world_lost_ = gathered_ = false;
   restart_measured_ = false;
   phase_ = Phase::kRunning;
   world_since_ = monotonic_seconds();
@@ -538,7 +563,8 @@ void Coordinator::client_appeared(int task) {
 
 // Starts the program on workers that wait, as soon as it is known to be one that can join.
 void Coordinator::start_standbys() {
-  if (!may_change() || stopping_ || phase_ == Phase::kEnding || !all_clients()) return;
+  if (!may_change() || stopping_ || phase_ == Phase::kEnding) return;
+  if (phase_ != Phase::kGathering && !all_clients()) return;
   for (const auto& [task, member] : std::map(members_))
     if (member.connected && !member.rank_running && !member.leaving && !in_world(task))
       start_standby(task);
@@ -582,6 +608,8 @@ void Coordinator::consider_growth() {
                                              .last_joined = last_joined,
                                              .restart_seconds = restart_seconds_,
                                              .min_interval = options_.grow_interval});
+  // Its ranks have not come to their first world yet: there the others meet them.
+  if (warm && !gathered_) return;
   if (!answer.grow) {
     if (answer.ask_after <= 0) return;
     grow_timer_.expires_after(milliseconds(answer.ask_after + 0.01));

@@ -343,6 +343,8 @@ void Agent::on_request(Rank& rank, const json& request, const SessionServer::Rep
 
 void Agent::on_client(Rank& rank, const std::string& op, const json& request,
                       const SessionServer::Reply& reply) {
+  // Read behind its end: the coordinator would take it for its successor's.
+  if (!rank.running && (op == "hello" || op == "arrive")) return;
   if (op == "hello") rank.control = reply;
   json message = request;
   message["op"] = op == "hello" ? "client" : op;

@@ -129,6 +129,7 @@ class Session:
         except CommunicatorError as failure:
             # The agent has gone or says no: the first reason is the one to tell.
             raise RuntimeError(f"{failure}" + (f" (after: {error})" if error else "")) from error
+        self.agreed &= ~_native.FLAG_CHANGE  # done; the job's end outlives a world
         if self.models is not None:
             self.models.world_changed()
         if out:

@@ -175,9 +175,10 @@ void Coordinator::on_message(int task, const json& message) {
                          .step = message.value("step", int64_t{-1}),
                          .in_step = message.value("in_step", false)});
   if (op == "finished") {
-    finishing_ = true;
+    if (phase_ == Phase::kEnding) return;  // it will be started anew
+    member->second.finished = finishing_ = true;
     if (satellites_ != nullptr) satellites_->stop();
-    return;
+    return check_left_behind();
   }
   if (op == "options") {
     max_failures_ = std::max(0, message.value("max_failures", 0));
@@ -445,8 +446,9 @@ void Coordinator::order_all(const json& text) {
 }
 
 void Coordinator::check_over() {
+  if (phase_ == Phase::kEnding) return check_ended();
   if (elastic() && (finishing_ || stopping_)) count_lost();
-  if (!outcome_.over() || phase_ == Phase::kEnding) return;
+  if (!outcome_.over()) return check_left_behind();
   if (!std::exchange(closing_, true)) {
     for (Timer* timer :
          {&join_timer_, &stop_timer_, &arrive_timer_, &gather_timer_, &settle_timer_, &grow_timer_})

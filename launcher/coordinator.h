@@ -97,6 +97,7 @@ class Coordinator {
     // Its rank (elastic: one for each member).
     bool rank_running = false;
     bool client = false;
+    bool finished = false;  // it needs the others no more
     std::optional<Arrival> arrived;
   };
   enum class Phase {
@@ -155,6 +156,7 @@ class Coordinator {
   void begin_cold(const std::string& why);
   void await_arrivals(double seconds);
   void check_arrivals();
+  void check_left_behind();
   void check_gathered();
   void check_ended();
   void form_world(const std::vector<int>& who);

@@ -96,7 +96,7 @@ void Coordinator::count_lost() {
 void Coordinator::elastic_rank_exit(int task, const RankEnd& end) {
   Member& member = members_[task];
   if (!std::exchange(member.rank_running, false)) return;
-  member.client = false;
+  member.client = member.finished = false;
   member.arrived.reset();
   if (phase_ == Phase::kEnding && !closing_) return check_ended();
   if (!in_world(task)) {
@@ -335,7 +335,7 @@ void Coordinator::arrive(int task, const Arrival& arrival) {
   // Said before the world that it is in now was formed.
   if (in_world(task) && arrival.generation >= 0 && arrival.generation < generation_) return;
   member.arrived = arrival;
-  if (!may_change()) return;
+  if (!may_change()) return check_left_behind();
   switch (phase_) {
     case Phase::kEnding:
       return;
@@ -383,6 +383,25 @@ void Coordinator::check_arrivals() {
       }
     std::sort(who.begin(), who.end());
   }
+  form_world(who);
+}
+
+// The last reduction of the program may have completed on some of its ranks only: they have
+// finished, and those that have not go on without them.
+void Coordinator::check_left_behind() {
+  if (!elastic() || !finishing_ || closing_ || outcome_.ending() || phase_ == Phase::kEnding)
+    return;
+  std::vector<int> who;
+  for (const int task : world_) {
+    const Member& member = members_.at(task);
+    if (!member.rank_running || member.finished) continue;
+    if (!member.arrived) return;
+    who.push_back(task);
+  }
+  if (who.empty()) return;
+  if (phase_ == Phase::kRunning) journal_.event("world_ended", {{"reason", "ranks have finished"}});
+  finishing_ = false;
+  add_reason("some ranks have come to the end");
   form_world(who);
 }
 
@@ -548,7 +567,7 @@ void Coordinator::start_world() {
   for (const int task : std::vector<int>(world_)) {
     Member& member = members_[task];
     member.rank_running = true;
-    member.client = false;
+    member.client = member.finished = false;
     member.arrived.reset();
     order(task, {{"op", "start"}, {"generation", generation_}, {"workers", workers}});
   }
@@ -574,7 +593,7 @@ void Coordinator::start_standby(int task) {
   Member& member = members_[task];
   if (!may_change() || phase_ == Phase::kEnding || !member.connected) return;
   member.rank_running = true;
-  member.client = false;
+  member.client = member.finished = false;
   member.arrived.reset();
   std::vector<int> tasks = world_;
   for (const auto& [other, one] : members_)

@@ -98,6 +98,17 @@ TEST(Coordinator, TheAnchorsRankIsKilledWhileTheFirstWorldGathers) {
   EXPECT_EQ(tasks_of(run.take(a, "world")), Tasks({0, a}));
 }
 
+TEST(Coordinator, AWorkerThatHadWorkedIsForgivenItsLoss) {
+  CoordinatorRun run;
+  const int generation = run.train_with(2);
+  run.tell(1, {{"op", "first_step"}, {"generation", generation}, {"step", 1}});
+  run.lose(2, "connection closed");
+  EXPECT_EQ(run.satellites.unexplained, 1) << "it had done nothing";
+  run.lose(1, "connection closed");
+  EXPECT_EQ(run.satellites.unexplained, 1);
+  EXPECT_EQ(run.satellites.leaves, 2);
+}
+
 // --- growing
 
 TEST(Coordinator, AWarmWorldGrowsBehindACheckpoint) {
@@ -579,6 +590,38 @@ TEST(Coordinator, OneThatIsLostBehindTheLastStepIsNotNeeded) {
   run.exit(2, 0);
   run.lose(2);
   EXPECT_EQ(run.code, 0);
+}
+
+TEST(Coordinator, OneThatIsLostInTheLastReductionLeavesNobodyBehind) {
+  CoordinatorRun run;
+  const int first = run.train_with(3);
+  run.tell(0, {{"op", "finished"}});
+  run.lose(1);
+  run.arrive(2, first, 99, true);
+  EXPECT_FALSE(run.has(2, "world")) << "3 may finish, or come as well";
+  run.arrive(3, first, 99, true);
+  EXPECT_EQ(tasks_of(run.take(2, "world")), Tasks({2, 3}));
+  run.exit(0, 0);
+  for (const int task : {2, 3}) run.tell(task, {{"op", "finished"}});
+  for (const int task : {2, 3}) run.exit(task, 0);
+  for (const int task : {2, 3}) {
+    EXPECT_FALSE(run.take(task, "exit").is_null());
+    run.lose(task);
+  }
+  EXPECT_EQ(run.code, 0);
+}
+
+// The one on which nobody waits any more was the last that a cold change waited for.
+TEST(Coordinator, AnAgentThatIsLostWhileAllIsSavedAndEndedHoldsNobody) {
+  CoordinatorRun run;
+  run.join();
+  run.pass(6);
+  run.exit(0, 0, SIGTERM);
+  run->save_all("time limit", 2000);
+  run.tell(1, {{"op", "told"}, {"signal", SIGTERM}});
+  run.exit(0, 0, SIGTERM);
+  run.lose(1);
+  EXPECT_TRUE(run.code);
 }
 
 // Two ranks of the new world are told by the numbers that they had in the old one.

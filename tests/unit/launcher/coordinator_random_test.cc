@@ -3,7 +3,8 @@
 // (docs/session-protocol.md), with delays, and faults of every kind for a while. Then the faults
 // end, and so must the run.
 //
-// One seed again: AF_SEED=17 build/tests/unit/launcher --gtest_filter='CoordinatorRandom.*'
+// More seeds: AF_SEEDS=5000. One again, with what happened: AF_SEED=17 build/tests/unit/launcher
+// --gtest_filter='CoordinatorRandom.*'
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -406,7 +407,10 @@ class CoordinatorRandom : public testing::TestWithParam<bool> {};
 TEST_P(CoordinatorRandom, EveryRunComesToItsEnd) {
   const char* one = std::getenv("AF_SEED");
   const unsigned first = one != nullptr ? static_cast<unsigned>(std::atoi(one)) : 1;
-  const unsigned last = one != nullptr ? first : 150;
+  const char* many = std::getenv("AF_SEEDS");
+  const unsigned last = one != nullptr    ? first
+                        : many != nullptr ? static_cast<unsigned>(std::atoi(many))
+                                          : 150;
   int finished = 0, problems = 0, worlds = 0;
   for (unsigned seed = first; seed <= last && problems < 5; ++seed) {
     Simulation simulation(seed, GetParam());
@@ -425,7 +429,7 @@ TEST_P(CoordinatorRandom, EveryRunComesToItsEnd) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Programs, CoordinatorRandom, testing::Bool(),
-                         [](const auto& info) { return info.param ? "Clients" : "Plain"; });
+                         [](const auto& one) { return one.param ? "Clients" : "Plain"; });
 
 }  // namespace
 }  // namespace af

@@ -158,11 +158,11 @@ class CoordinatorRun {
     tell(task,
          {{"op", "arrive"}, {"generation", generation}, {"step", step}, {"in_step", in_step}});
   }
-  void exit(int task, int code, int signal = 0) {
+  void exit(int task, int with, int signal = 0) {
     tell(task, {{"op", "rank_exit"},
                 {"rank", task},
                 {"host", coordinator_test_worker(task).host},
-                {"code", code},
+                {"code", with},
                 {"signal", signal},
                 {"log", "a log"}});
   }

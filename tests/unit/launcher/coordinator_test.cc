@@ -714,7 +714,7 @@ INSTANTIATE_TEST_SUITE_P(
                                run.pass(6);
                                run.exit(0, 0, SIGTERM);
                              }}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& one) { return one.param.name; });
 
 TEST(Coordinator, ALossWhileSavingFormsAWorldThatSaves) {
   CoordinatorRun run;

@@ -53,11 +53,17 @@ void erase_prefix(Environment& environment, std::string_view prefix) {
 
 Environment merge_environment(Environment run, const Environment& here) {
   constexpr const char* kPrefixes[] = {"SLURM", "SPANK_", "PMIX_", "PMI_", "OMPI_", "PRTE_"};
-  constexpr const char* kNames[] = {
-      "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES",
-      "ZE_AFFINITY_MASK",     "HOSTNAME",           "TMPDIR",
-      "XDG_RUNTIME_DIR",      "LD_PRELOAD",         "AF_SRUN_FRONT_PID",
-      "AF_SHIELD_STEPD_PID",  "KRB5CCNAME",         "DISPLAY"};
+  constexpr const char* kNames[] = {"CUDA_VISIBLE_DEVICES",
+                                    "GPU_DEVICE_ORDINAL",
+                                    "ROCR_VISIBLE_DEVICES",
+                                    "ZE_AFFINITY_MASK",
+                                    "HOSTNAME",
+                                    "TMPDIR",
+                                    "XDG_RUNTIME_DIR",
+                                    "AF_SRUN_FRONT_PID",
+                                    "AF_SHIELD_STEPD_PID",
+                                    "KRB5CCNAME",
+                                    "DISPLAY"};
   for (const char* prefix : kPrefixes) erase_prefix(run, prefix);
   for (const char* name : kNames) run.erase(name);
   for (const auto& [name, value] : here) {

@@ -33,6 +33,27 @@ RunFacts facts() {
 
 const Environment kJob = {{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "9"}, {"PATH", "/bin"}};
 
+TEST(MergedEnvironment, IsTheRunsButForWhatDescribesJobAndNode) {
+  const Environment merged = merge_environment({{"SLURM_JOB_ID", "77"},
+                                                {"SLURMD_NODENAME", "n1"},
+                                                {"TMPDIR", "/tmp/77"},
+                                                {"CUDA_VISIBLE_DEVICES", "0,1"},
+                                                {"LD_PRELOAD", "/x/libjemalloc.so"},
+                                                {"WANDB_MODE", "offline"},
+                                                {"PATH", "/home/me/bin:/bin"}},
+                                               {{"SLURM_JOB_ID", "80"},
+                                                {"CUDA_VISIBLE_DEVICES", "3"},
+                                                {"AF_SRUN_FRONT_PID", "5"},
+                                                {"LD_PRELOAD", "/x/libaf_srun_shield.so"},
+                                                {"PATH", "/bin"}});
+  EXPECT_EQ(merged, Environment({{"SLURM_JOB_ID", "80"},
+                                 {"CUDA_VISIBLE_DEVICES", "3"},
+                                 {"AF_SRUN_FRONT_PID", "5"},
+                                 {"LD_PRELOAD", "/x/libjemalloc.so"},
+                                 {"WANDB_MODE", "offline"},
+                                 {"PATH", "/home/me/bin:/bin"}}));
+}
+
 TEST(RankEnvironment, ThePythonClientIsFoundBehindThePersonsOwnPath) {
   const Plan plan = plan_of({"a"});
   RunFacts run = facts();

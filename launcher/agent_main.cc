@@ -39,8 +39,9 @@ constexpr auto kBeat = std::chrono::seconds(1);
 // Without a sign of the coordinator an agent ends its ranks: it may be cut off from a run that goes
 // on without it. Jobs of a fixed size wait longer, since nobody goes on there.
 constexpr double kSilenceElastic = 10, kSilenceFixed = 60;
-// A satellite whose coordinator is gone.
-constexpr auto kJoinPatience = std::chrono::seconds(30);
+// A satellite whose coordinator is gone: with its node, or with its process alone. It has listened
+// before it asked for satellites, and holds a GPU of somebody's in vain.
+constexpr auto kJoinPatience = std::chrono::seconds(25), kRefusedPatience = std::chrono::seconds(3);
 
 class AgentProcess {
  public:
@@ -155,7 +156,8 @@ class AgentProcess {
           say(writer_, fmt::format("no coordinator at {}: {}; there is nothing to join",
                                    to_text(joined_.coordinator), reason));
           io_.stop();
-        });
+        },
+        kRefusedPatience);
     code_ = 0;
     io_.run();
     if (!writer_.drain(0)) ::_exit(code_);

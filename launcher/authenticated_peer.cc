@@ -192,7 +192,9 @@ struct Connecting : std::enable_shared_from_this<Connecting> {
     socket.async_connect({address, peer.port}, [self = shared_from_this()](asio::error_code e) {
       if (self->done) return;
       if (!e) return self->prove();
-      if (std::chrono::steady_clock::now() + kRetryAfter > self->deadline)
+      const bool refused = e == asio::error::connection_refused;
+      if (std::chrono::steady_clock::now() + kRetryAfter >
+          (refused ? self->refused_deadline : self->deadline))
         return self->finish(e.message());
       self->timer.expires_after(kRetryAfter);
       self->timer.async_wait([self](asio::error_code cancelled) {
@@ -250,7 +252,7 @@ struct Connecting : std::enable_shared_from_this<Connecting> {
   PeerAddress peer;
   std::string secret, their_nonce, my_nonce = random_hex(16);
   json hello;
-  std::chrono::steady_clock::time_point deadline;
+  std::chrono::steady_clock::time_point deadline, refused_deadline;
   std::function<void(std::shared_ptr<LineConnection>)> on_ready;
   std::function<void(const std::string&)> on_failure;
   std::shared_ptr<LineConnection> connection;
@@ -262,12 +264,15 @@ struct Connecting : std::enable_shared_from_this<Connecting> {
 void connect_authenticated(asio::io_context& io, const PeerAddress& peer, const std::string& secret,
                            const nlohmann::json& hello, std::chrono::milliseconds patience,
                            std::function<void(std::shared_ptr<LineConnection>)> on_ready,
-                           std::function<void(const std::string& reason)> on_failure) {
+                           std::function<void(const std::string& reason)> on_failure,
+                           std::optional<std::chrono::milliseconds> refused_patience) {
   auto connecting = std::make_shared<Connecting>(io);
   connecting->peer = peer;
   connecting->secret = secret;
   connecting->hello = hello;
-  connecting->deadline = std::chrono::steady_clock::now() + patience;
+  const auto now = std::chrono::steady_clock::now();
+  connecting->deadline = now + patience;
+  connecting->refused_deadline = now + refused_patience.value_or(patience);
   connecting->on_ready = std::move(on_ready);
   connecting->on_failure = std::move(on_failure);
   connecting->attempt();

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "launcher/line_connection.h"
@@ -47,10 +48,11 @@ class AuthenticatedListener {
 };
 
 // Connects and proves; calls exactly one of the two. Tries again while nobody listens, until
-// `patience` is over.
+// `patience` is over; `refused_patience`: where the peer's machine says that nobody does.
 void connect_authenticated(asio::io_context& io, const PeerAddress& peer, const std::string& secret,
                            const nlohmann::json& hello, std::chrono::milliseconds patience,
                            std::function<void(std::shared_ptr<LineConnection>)> on_ready,
-                           std::function<void(const std::string& reason)> on_failure);
+                           std::function<void(const std::string& reason)> on_failure,
+                           std::optional<std::chrono::milliseconds> refused_patience = {});
 
 }  // namespace af

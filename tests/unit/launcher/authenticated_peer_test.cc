@@ -99,6 +99,23 @@ TEST(AuthenticatedPeer, NobodyThereIsAFailureInTime) {
   EXPECT_FALSE(connect(io, port, "s").failure.empty());
 }
 
+TEST(AuthenticatedPeer, ARefusalIsBelievedSooner) {
+  asio::io_context io;
+  uint16_t port = 0;
+  {
+    tcp::acceptor taken(io, {tcp::v4(), 0});
+    port = taken.local_endpoint().port();
+  }
+  std::string failure;
+  const auto begin = std::chrono::steady_clock::now();
+  connect_authenticated(
+      io, {"127.0.0.1", port}, "s", {}, std::chrono::minutes(10), [](auto) {},
+      [&](const std::string& reason) { failure = reason; }, milliseconds(200));
+  io.run_for(std::chrono::seconds(60));
+  EXPECT_NE(failure.find("refused"), std::string::npos) << failure;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+}
+
 TEST(AuthenticatedPeer, AnswersDifferByRoleAndNonce) {
   EXPECT_NE(keyed_answer("s", "client", "a", "b"), keyed_answer("s", "server", "a", "b"));
   EXPECT_NE(keyed_answer("s", "client", "a", "b"), keyed_answer("s", "client", "b", "a"));

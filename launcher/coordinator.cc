@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <limits>
 #include <utility>
 
 #include "launcher/exit_codes.h"
@@ -118,9 +119,9 @@ std::optional<int> Coordinator::satellite_joined(const std::string& job, Worker 
                                                  std::string& why_not) {
   int others = 0;
   for (const auto& [task, member] : members_) others += member.connected && !member.leaving;
-  if (!may_change() || stopping_ || others >= options_.max_workers) {
-    why_not =
-        closing_ || finishing_ || stopping_ ? "the run is ending" : "there are enough workers";
+  if (!may_change() || stopping_ || some_finished_ || others >= options_.max_workers) {
+    why_not = closing_ || finishing_ || stopping_ || some_finished_ ? "the run is ending"
+                                                                    : "there are enough workers";
     return std::nullopt;
   }
   if (card.af_version != plan_.workers[0].af_version) {
@@ -152,6 +153,15 @@ std::optional<int> Coordinator::satellite_joined(const std::string& job, Worker 
 
 void Coordinator::on_message(int task, const json& message) {
   if (!on_over_) return;  // the journal has its last line
+  try {
+    take_message(task, message);
+  } catch (const json::exception& error) {
+    // A program may send anything to its agent.
+    say(writer_, fmt::format("a message of {} makes no sense: {}", name_of(task), error.what()));
+  }
+}
+
+void Coordinator::take_message(int task, const json& message) {
   const std::string op = message.value("op", "");
   const auto member = members_.find(task);
   if (member == members_.end()) return;
@@ -181,7 +191,8 @@ void Coordinator::on_message(int task, const json& message) {
     return check_left_behind();
   }
   if (op == "options") {
-    max_failures_ = std::max(0, message.value("max_failures", 0));
+    const int most = message.value("max_failures", 0);
+    max_failures_ = most < 0 ? std::numeric_limits<int>::max() : most;
     return;
   }
   json fields = message;
@@ -190,6 +201,7 @@ void Coordinator::on_message(int task, const json& message) {
     saved_ = true;
     journal_.event("saved", fields);
   } else if (op == "first_step") {
+    member->second.worked = true;
     empty_worlds_ = 0;
     if (!std::exchange(restart_measured_, true)) restart_seconds_ = monotonic_seconds() - ended_at_;
     journal_.event(op, fields);
@@ -214,7 +226,10 @@ void Coordinator::checkpoint_seen(const std::string& path) {
 void Coordinator::progress() {
   progressed_ = true;
   fruitless_ = 0;
-  for (auto& [task, member] : members_) member.deaths = 0;
+  for (auto& [task, member] : members_) {
+    member.deaths = 0;
+    member.worked |= in_world(task);
+  }
 }
 
 void Coordinator::set(int task, const json& message) {
@@ -290,13 +305,20 @@ void Coordinator::fixed_rank_exit(const RankEnd& end) {
   if (again) {
     ++own_faults_;
     ++fruitless_;
-    say(writer_, fmt::format("rank {} on {} failed: {}; failure {} of the {} that are allowed",
-                             end.rank, end.host, describe(end), own_faults_, max_failures_));
+    say_allowed(end);
     outcome_.rank_ended(end);
     return begin_cold(fmt::format("rank {} failed", end.rank));
   }
   if (outcome_.rank_ended(end)) fail(end);
   check_over();
+}
+
+void Coordinator::say_allowed(const RankEnd& end) {
+  const std::string allowed = max_failures_ == std::numeric_limits<int>::max()
+                                  ? ", any number is allowed"
+                                  : fmt::format(" of the {} that are allowed", max_failures_);
+  say(writer_, fmt::format("rank {} on {} failed: {}; failure {}{}", end.rank, end.host,
+                           describe(end), own_faults_, allowed));
 }
 
 void Coordinator::fail(const RankEnd& end) {

@@ -33,7 +33,7 @@ class Satellites {
   virtual ~Satellites() = default;
   virtual void set_wanted(int number) = 0;  // running and pending ones together
   virtual void joined(const std::string& job, const std::string& node) = 0;
-  // `explained`: it had a notice, or was told to leave.
+  // `explained`: it had a notice, was told to leave, or had worked: nothing is wrong with its node.
   virtual void left(const std::string& job, double lifetime_seconds, bool explained) = 0;
   virtual void stop() = 0;  // submits no more, and cancels what is pending
 };
@@ -91,6 +91,7 @@ class Coordinator {
     bool satellite = false;  // of another job
     std::string job;         // empty outside Slurm
     double joined_at = 0, last_beat = 0;
+    bool worked = false;   // its rank took a step, or was there when the run made progress
     bool leaving = false;  // its GPU is being taken back, or it is not needed
     std::string why_leaving;
     int deaths = 0;  // of its ranks, since the last progress
@@ -114,12 +115,15 @@ class Coordinator {
   void fixed_rank_exit(const RankEnd& end);
   void told(int task, int signal);
   void note_stop(int signal);
+  bool told_to_stop() const { return stopping_ || outcome_.stopped_by() != 0; }
+  void take_message(int task, const nlohmann::json& message);
   void set(int task, const nlohmann::json& message);
   void get(int task, const nlohmann::json& message);
   void reply(int task, const nlohmann::json& message, const nlohmann::json& answer);
   void progress();
   void broken(const std::string& how, int code, const std::vector<int>& ranks_gone);
   void fail(const RankEnd& end);
+  void say_allowed(const RankEnd& end);
   void end_world();
   void order(int task, const nlohmann::json& order);
   void order_all(const nlohmann::json& order);
@@ -153,6 +157,7 @@ class Coordinator {
   void worker_gone(int task, const std::string& how);
   void add_reason(const std::string& why);
   void begin_lost(const std::string& why);
+  void free_stragglers(const std::string& why);
   void begin_cold(const std::string& why);
   void await_arrivals(double seconds);
   void check_arrivals();
@@ -196,6 +201,7 @@ class Coordinator {
   bool awaiting_ = false;       // arrive_timer_ runs
   bool at_checkpoint_ = false;  // the change that was asked for takes joiners in
   bool finishing_ = false;      // the program needs no more worlds
+  bool some_finished_ = false;  // the world is of those that have not: nobody joins any more
   bool stopping_ = false;       // the whole job is being taken
   bool saved_ = false;
   bool own_fault_ = false;
@@ -209,6 +215,7 @@ class Coordinator {
   std::optional<double> checkpoint_at_, last_growth_;
   std::string why_changed_;
   std::map<int, RankEnd> unexplained_;  // exits that may be the consequence of a loss
+  std::map<std::string, int> losses_;   // by node: workers that had worked
   Timer arrive_timer_, gather_timer_, settle_timer_, grow_timer_;
 };
 

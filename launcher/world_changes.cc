@@ -38,6 +38,9 @@ constexpr double kGatherLeast = 1.5, kGatherMost = 30;
 constexpr double kSettle = 0.3;
 constexpr int kMostDeaths = 3;       // of one worker's ranks without progress between
 constexpr int kMostEmptyWorlds = 3;  // warm worlds without a step
+// A worker that is lost after it has worked is no reason to avoid its node (a network that was cut
+// for a while, a process that was killed), unless it goes on and on.
+constexpr int kForgivenLosses = 3;
 
 json event_order(const json& event) {
   return {{"op", "event"}, {"event", event}};
@@ -102,6 +105,8 @@ void Coordinator::elastic_rank_exit(int task, const RankEnd& end) {
   if (!in_world(task)) {
     // A rank that was on its way to a world.
     if (member.leaving) return release(task, "taken back");
+    if (some_finished_ && !end.ok() && may_change())
+      return give_up(end, "a rank failed behind the end of its training");
     if (end.ok() || !may_change()) return check_over();
     say(writer_, fmt::format("the rank of {} failed before it had joined: {}; its log is {}",
                              name_of(task), describe(end), end.log));
@@ -115,7 +120,7 @@ void Coordinator::elastic_rank_exit(int task, const RankEnd& end) {
     return begin_lost(fmt::format("{} has left", name_of(task)));
   }
   // A job that is being taken is not restarted; but clients may have to re-form to save.
-  const bool stopped = stopping_ && (end.signal != SIGKILL || !all_clients());
+  const bool stopped = told_to_stop() && (end.signal != SIGKILL || !all_clients());
   if (end.ok() || !may_change() || stopped) {
     // Once one rank has come to the end of the program, no world can be formed any more.
     if (end.ok()) finishing_ = true;
@@ -152,7 +157,7 @@ void Coordinator::settle_exit(int task, const RankEnd& end) {
 void Coordinator::judge_exits() {
   const auto exits = std::exchange(unexplained_, {});
   if (exits.empty()) return;
-  if (!may_change() || stopping_) {
+  if (!may_change() || told_to_stop()) {
     for (const auto& [task, end] : exits)
       if (outcome_.rank_ended(end)) fail(end);
     return check_over();
@@ -174,9 +179,7 @@ void Coordinator::restart_or_fail(EndCause cause, const RankEnd& end) {
     if (cause != EndCause::kOwnFault) say(writer_, answer.why);
     return give_up(end, answer.why);
   }
-  if (cause == EndCause::kOwnFault)
-    say(writer_, fmt::format("rank {} on {} failed: {}; failure {} of the {} that are allowed",
-                             end.rank, end.host, describe(end), own_faults_, max_failures_));
+  if (cause == EndCause::kOwnFault) say_allowed(end);
   begin_cold(cause == EndCause::kOwnFault ? fmt::format("rank {} failed", end.rank)
                                           : "a worker was lost");
 }
@@ -197,9 +200,11 @@ void Coordinator::elastic_agent_left(int task, const std::string& how) {
   Member& member = members_[task];
   member.connected = false;
   member.rank_running = false;
-  if (satellites_ != nullptr)
-    satellites_->left(member.job, monotonic_seconds() - member.joined_at,
-                      member.leaving || closing_ || finishing_);
+  if (satellites_ != nullptr) {
+    const bool known = member.leaving || closing_ || finishing_;
+    const bool forgiven = !known && member.worked && ++losses_[member.card.host] <= kForgivenLosses;
+    satellites_->left(member.job, monotonic_seconds() - member.joined_at, known || forgiven);
+  }
   const bool expected = closing_ || (member.leaving && !in_world(task));
   journal_.event("worker_lost", {{"worker", task},
                                  {"host", member.card.host},
@@ -211,10 +216,14 @@ void Coordinator::elastic_agent_left(int task, const std::string& how) {
   drop_from_world(task);
   unexplained_.erase(task);
   members_.erase(task);
-  if (expected) return check_over();
+  if (expected) {
+    check_gathered();
+    return check_over();
+  }
   if (!may_change() || (stopping_ && !all_clients())) {
     // Its rank ends with it. The others may do without it: they have come to the end.
     if (was_in_world && rank_was >= 0) outcome_.rank_ended({.rank = rank_was, .host = name});
+    if (was_in_world) free_stragglers(fmt::format("{} was lost", name));
     return check_over();
   }
   last_loss_ = monotonic_seconds();
@@ -288,7 +297,10 @@ void Coordinator::add_reason(const std::string& why) {
 }
 
 void Coordinator::begin_lost(const std::string& why) {
-  if (!may_change()) return check_over();
+  if (!may_change()) {
+    free_stragglers(why);
+    return check_over();
+  }
   if (phase_ == Phase::kEnding) return check_ended();
   add_reason(why);
   if (phase_ == Phase::kGathering) {
@@ -308,6 +320,17 @@ void Coordinator::begin_lost(const std::string& why) {
     order(task, event_order({{"event", "lost"}, {"generation", generation_}, {"why", why}}));
   await_arrivals(kArriveWithin);
   check_arrivals();
+}
+
+// Some have come to the end of the program. One that has not would wait in its last operation for
+// the rank that is lost.
+void Coordinator::free_stragglers(const std::string& why) {
+  if (closing_ || outcome_.ending()) return;
+  for (const int task : std::vector<int>(world_)) {
+    const Member& member = members_[task];
+    if (member.rank_running && member.client && !member.finished)
+      order(task, event_order({{"event", "lost"}, {"generation", generation_}, {"why", why}}));
+  }
 }
 
 void Coordinator::await_arrivals(double seconds) {
@@ -401,13 +424,14 @@ void Coordinator::check_left_behind() {
   if (who.empty()) return;
   if (phase_ == Phase::kRunning) journal_.event("world_ended", {{"reason", "ranks have finished"}});
   finishing_ = false;
+  some_finished_ = true;
   add_reason("some ranks have come to the end");
   form_world(who);
 }
 
 // The first world of clients: as many as are there at once.
 void Coordinator::check_gathered() {
-  if (phase_ != Phase::kGathering) return;
+  if (phase_ != Phase::kGathering || !may_change()) return;
   std::vector<int> who;
   bool all = true, any = false;
   for (const auto& [task, member] : members_) {
@@ -455,7 +479,9 @@ void Coordinator::form_world(const std::vector<int>& who) {
   gathered_ = true;
   phase_ = Phase::kRunning;
   world_since_ = monotonic_seconds();
+  const int stopped_by = outcome_.stopped_by();
   outcome_ = WorldOutcome(static_cast<int>(plan_.ranks.size()));
+  outcome_.told_to_stop(stopped_by);
   world_.clear();
   json members = json::array();
   for (const RankPlan& rank : plan_.ranks) {
@@ -502,6 +528,8 @@ void Coordinator::begin_cold(const std::string& why) {
   }
   phase_ = Phase::kEnding;
   world_lost_ = true;
+  arrive_timer_.cancel();
+  awaiting_ = false;
   keys_.forget();
   unexplained_.clear();
   for (const auto& [task, member] : std::map(members_))
@@ -548,7 +576,7 @@ void Coordinator::start_world() {
   ++generation_;
   empty_worlds_ = 0;
   ++fruitless_;
-  world_lost_ = gathered_ = false;
+  world_lost_ = gathered_ = some_finished_ = false;
   restart_measured_ = false;
   phase_ = Phase::kRunning;
   world_since_ = monotonic_seconds();
@@ -582,7 +610,7 @@ void Coordinator::client_appeared(int task) {
 
 // Starts the program on workers that wait, as soon as it is known to be one that can join.
 void Coordinator::start_standbys() {
-  if (!may_change() || stopping_ || phase_ == Phase::kEnding) return;
+  if (!may_change() || stopping_ || some_finished_ || phase_ == Phase::kEnding) return;
   if (phase_ != Phase::kGathering && !all_clients()) return;
   for (const auto& [task, member] : std::map(members_))
     if (member.connected && !member.rank_running && !member.leaving && !in_world(task))
@@ -591,7 +619,7 @@ void Coordinator::start_standbys() {
 
 void Coordinator::start_standby(int task) {
   Member& member = members_[task];
-  if (!may_change() || phase_ == Phase::kEnding || !member.connected) return;
+  if (!may_change() || some_finished_ || phase_ == Phase::kEnding || !member.connected) return;
   member.rank_running = true;
   member.client = member.finished = false;
   member.arrived.reset();
@@ -612,7 +640,7 @@ int Coordinator::joiners_ready() const {
 }
 
 void Coordinator::consider_growth() {
-  if (!may_change() || stopping_ || phase_ != Phase::kRunning) return;
+  if (!may_change() || stopping_ || some_finished_ || phase_ != Phase::kRunning) return;
   const bool warm = all_clients();
   double last_joined = run_since_;
   for (const auto& [task, member] : members_) last_joined = std::max(last_joined, member.joined_at);

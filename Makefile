@@ -6,6 +6,7 @@
 #   make test     install what is missing, build, run all tests
 #   make deps     install the Debian packages that are missing (without root: print the command)
 #   make bench    measure; results in build/bench/results.json
+#   make soak MINUTES=10 [SEED=…]  elastic runs under random faults, each one checked (docs/soak.md)
 #   make lint     clang-format, clang-tidy, cppcheck, shellcheck
 #   make install PREFIX=/opt/af [SLURM_PLUGIN_DIR=…]
 #
@@ -89,6 +90,11 @@ demo: deps
 bench: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) everything benchmarks
 	@scripts/bench
+MINUTES ?= 10
+.PHONY: soak
+soak: deps
+	@$(MAKE) --no-print-directory -j$(JOBS) everything
+	@scripts/soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 .PHONY: benchmarks
 benchmarks: $(BENCHMARKS)
 lint:

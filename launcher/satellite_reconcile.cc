@@ -314,7 +314,8 @@ PoolReports on_submission(PoolState& state, const SubmissionOutcome& given, doub
       state.satellites[outcome.job] = {.phase = Satellite::kQueued, .since = now};
       state.submit_every = kSubmitEvery;
       state.look_up_every = kLookUpEvery;
-      look_up_in(state, kLookUpEvery, now, jitter);
+      // One that has left while sbatch ran is to be looked at now.
+      if (!state.in_doubt) look_up_in(state, kLookUpEvery, now, jitter);
       reports.push_back({"satellite_submitted", {{"job", outcome.job}, {"name", state.name}}, ""});
       break;
     case SubmissionOutcome::kRefused: {

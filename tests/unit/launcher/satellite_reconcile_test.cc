@@ -201,6 +201,22 @@ TEST(Reconcile, LooksAtOnceAfterADepartureAndThenSubmits) {
   EXPECT_TRUE(pool.state.excluded.empty());
 }
 
+// Two are taken back at once: the second one goes while sbatch is asked to replace the first.
+TEST(Reconcile, LooksAtOnceAfterADepartureDuringASubmission) {
+  Pool pool(2);
+  pool.submit("11");
+  pool.submit("12");
+  for (const char* job : {"11", "12"}) on_joined(pool.state, job, "n1", pool.now);
+  pool.now += 500;
+  on_left(pool.state, "11", 500, true, pool.now);
+  pool.look_up({{{"11", "COMPLETED", 500, "n1"}, {"12", "RUNNING", 500, "n1"}}});
+  EXPECT_EQ(pool.kind(), PoolAction::kSubmit);
+  on_left(pool.state, "12", 500, true, pool.now);
+  pool.take(on_submission(pool.state, {.kind = Outcome::kAccepted, .job = "13"}, pool.now, 0.5));
+  pool.look_up({{{"12", "COMPLETED", 500, "n1"}, {"13", "PENDING", 0, ""}}});
+  pool.submit("14");
+}
+
 TEST(Reconcile, UnknownIsLookedUpBeforeAnythingElse) {
   Pool pool(2);
   pool.fail(Outcome::kUnknown);

@@ -477,7 +477,7 @@ void Coordinator::check_over() {
       timer->cancel();
     if (satellites_ != nullptr) satellites_->stop();
     explain_failure();
-    journal_.event("world_ended", {{"reason", outcome_.reason()}});
+    if (!world_lost_) journal_.event("world_ended", {{"reason", outcome_.reason()}});
     for (const auto& [task, member] : std::map(members_))
       if (!options_.own_tasks.contains(task))
         order(task, {{"op", "exit"}, {"code", outcome_.exit_code()}});

@@ -311,9 +311,8 @@ void Coordinator::begin_lost(const std::string& why) {
   for (const int task : world_) anybody |= members_[task].rank_running && !members_[task].leaving;
   if (!anybody || !all_clients() || empty_worlds_ >= kMostEmptyWorlds) return begin_cold(why);
   ended_at_ = monotonic_seconds();
-  journal_.event("world_ended", {{"reason", why}});
   phase_ = Phase::kLost;
-  world_lost_ = true;
+  if (!std::exchange(world_lost_, true)) journal_.event("world_ended", {{"reason", why}});
   at_checkpoint_ = false;
   keys_.forget();
   for (const int task : std::vector<int>(world_))
@@ -422,7 +421,8 @@ void Coordinator::check_left_behind() {
     who.push_back(task);
   }
   if (who.empty()) return;
-  if (phase_ == Phase::kRunning) journal_.event("world_ended", {{"reason", "ranks have finished"}});
+  if (phase_ != Phase::kAgreeing && !world_lost_)
+    journal_.event("world_ended", {{"reason", "ranks have finished"}});
   finishing_ = false;
   some_finished_ = true;
   add_reason("some ranks have come to the end");
@@ -523,11 +523,10 @@ void Coordinator::form_world(const std::vector<int>& who) {
 void Coordinator::begin_cold(const std::string& why) {
   if (phase_ != Phase::kEnding) {
     why_changed_ = why;
-    journal_.event("world_ended", {{"reason", why}});
     ended_at_ = monotonic_seconds();
   }
   phase_ = Phase::kEnding;
-  world_lost_ = true;
+  if (!std::exchange(world_lost_, true)) journal_.event("world_ended", {{"reason", why}});
   arrive_timer_.cancel();
   awaiting_ = false;
   keys_.forget();

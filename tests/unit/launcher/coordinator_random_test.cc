@@ -383,7 +383,8 @@ class Simulation {
         open = true;
         last = line["generation"];
       }
-      if (line["event"] == "world_ended") open = false;
+      if (line["event"] == "world_ended" && !std::exchange(open, false))
+        problem_ = "an end without a world: " + line.dump();
     }
     if (open) problem_ = "a world without an end";
     if (lines.back()["event"] != "run_end") problem_ = "run_end is not the last line";

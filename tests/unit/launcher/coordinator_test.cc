@@ -762,6 +762,65 @@ TEST(Coordinator, AFrontThatHasGoneEndsTheRunInEveryPhase) {
   }
 }
 
+TEST(Coordinator, OneThatHasNotComeToTheEndIsFreedWhenAnotherIsLost) {
+  CoordinatorRun run;
+  run.train_with(3);
+  run.tell(0, {{"op", "finished"}});
+  run.forget();
+  run.lose(1);
+  EXPECT_FALSE(run.has(0, "lost"));
+  for (const int task : {2, 3}) EXPECT_TRUE(run.has(task, "lost")) << task;
+}
+
+TEST(Coordinator, NobodyIsStartedForAWorldOfThoseLeftBehind) {
+  CoordinatorRun run;
+  const int first = run.train_with(2);
+  run.tell(0, {{"op", "finished"}});
+  run.lose(1);
+  run.forget();
+  run.arrive(2, first, 99);
+  EXPECT_EQ(tasks_of(run.take(2, "world")), Tasks({2}));
+  run.exit(0, 0);
+  EXPECT_EQ(run.join(), -1);
+  EXPECT_FALSE(run.has(0, "start"));
+  run.tell(2, {{"op", "finished"}});
+  run.exit(2, 0);
+  run.lose(2);
+  EXPECT_EQ(run.code, 0);
+}
+
+TEST(Coordinator, OneThatFailsBehindTheEndFailsTheRun) {
+  CoordinatorRun run;
+  const int first = run.train_with(2);
+  run.tell(0, {{"op", "finished"}});
+  run.lose(1);
+  run.arrive(2, first, 99);
+  run.exit(0, 7);
+  run.exit(2, 0, SIGTERM);
+  run.lose(2);
+  EXPECT_EQ(run.code, 7);
+}
+
+TEST(Coordinator, AWorldThatIsFormedToSaveIsStillToldToStop) {
+  CoordinatorRun run;
+  const int first = run.train_with(2);
+  run->save_all("time limit", 2000);
+  run.lose(1);
+  for (const int task : {0, 2}) run.arrive(task, first, 3);
+  run.forget();
+  run.exit(2, 9);
+  EXPECT_FALSE(run.has(0, "end")) << "it may still be saving";
+}
+
+TEST(Coordinator, AMessageThatMakesNoSenseIsNotTheEnd) {
+  CoordinatorRun run;
+  run.train_with(1);
+  run.tell(1, {{"op", "options"}, {"max_failures", "many"}});
+  run.tell(1, {{"op", "arrive"}, {"generation", nullptr}});
+  run.tell(1, {{"op", 7}});
+  EXPECT_FALSE(run.code);
+}
+
 TEST(Coordinator, AnAgentThatDoesNotLeaveHoldsTheEndForFifteenSeconds) {
   CoordinatorRun run;
   run.train_with(1);

@@ -11,6 +11,7 @@
 #include <limits>
 #include <utility>
 
+#include "common/error.h"
 #include "launcher/exit_codes.h"
 #include "launcher/monotonic_seconds.h"
 #include "launcher/say.h"
@@ -33,6 +34,9 @@ constexpr double kMostGetSeconds = 1e9;  // more would overflow the clock, and e
 constexpr double kBeat = 1;              // seconds
 // A loaded file server or a paused virtual machine is no reason to give up a job of a fixed size.
 constexpr double kSilenceElastic = 3, kSilenceFixed = 60;
+// A world of which no rank can be reached may go on where it is, until its agents have missed this
+// process for 10 s and ended it. Only then may another begin.
+constexpr double kCutOff = 12;
 
 json describe_workers(const Plan& plan) {
   json workers = json::array();
@@ -124,14 +128,19 @@ std::optional<int> Coordinator::satellite_joined(const std::string& job, Worker 
                                                                     : "there are enough workers";
     return std::nullopt;
   }
-  if (card.af_version != plan_.workers[0].af_version) {
-    why_not =
-        fmt::format("it has af {}, the run af {}", card.af_version, plan_.workers[0].af_version);
+  card.task = next_task_;
+  // Once it is a member, no plan would mean no world.
+  try {
+    std::vector<Worker> workers = plan_.workers;
+    workers.push_back(card);
+    make_plan(std::move(workers), options_.plan);
+  } catch (const Error& error) {
+    why_not = error.what();
+    say(writer_, fmt::format("the worker of job {} cannot take part: {}", job, why_not));
     return std::nullopt;
   }
   const int task = next_task_++;
   Member& member = members_[task];
-  card.task = task;
   member.card = std::move(card);
   member.send = std::move(send);
   member.close = std::move(close);
@@ -414,6 +423,10 @@ void Coordinator::beat() {
       else
         order(task, {{"op", "beat"}});
     }
+    const bool all = std::all_of(world_.begin(), world_.end(), [&](int task) {
+      return std::find(silent.begin(), silent.end(), task) != silent.end();
+    });
+    if (all && elastic() && !world_.empty()) cut_off_till_ = now + kCutOff;
     for (const int task : silent) {
       if (members_[task].close) members_[task].close();
       agent_left(task, fmt::format("no sign of life for {:g} s", silence_allowed()));

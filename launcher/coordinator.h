@@ -210,6 +210,7 @@ class Coordinator {
   int fruitless_ = 0;     // restarts since the last progress
   int empty_worlds_ = 0;  // warm worlds in a row without a step
   double run_since_ = 0, world_since_ = 0, ended_at_ = 0, gather_since_ = 0, last_loss_ = -1e9;
+  double cut_off_till_ = 0;  // a world that nobody can reach is over by then
   double restart_seconds_ = 10;
   bool restart_measured_ = false;
   std::optional<double> checkpoint_at_, last_growth_;

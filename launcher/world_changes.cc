@@ -554,6 +554,12 @@ void Coordinator::start_world() {
     outcome_.told_to_stop(SIGTERM);
     return check_over();
   }
+  if (const double wait = cut_off_till_ - monotonic_seconds(); wait > 0) {
+    gather_timer_.expires_after(milliseconds(wait + 0.01));
+    return gather_timer_.async_wait([this](const asio::error_code& error) {
+      if (!error) check_ended();
+    });
+  }
   std::vector<int> who;
   for (const auto& [task, member] : std::map(members_)) {
     if (!member.connected) continue;

@@ -290,6 +290,24 @@ TEST(Coordinator, TheAnchorsRankIsKilledAndComesBack) {
   EXPECT_EQ(tasks_of(run.take(0, "world")), Tasks({0, 1, 2}));
 }
 
+TEST(Coordinator, AWorldThatIsCutOffAsAWholeIsOverBeforeAnotherBegins) {
+  CoordinatorRun run;
+  const int first = run.train_with(1);
+  run.exit(0, 0, SIGKILL);
+  run.arrive(1, first, 5);
+  EXPECT_EQ(tasks_of(run.take(1, "world")), Tasks({1}));
+  run.forget();
+  run.silence(1);
+  run.pass(4.2);
+  EXPECT_EQ(run.closed, std::vector<int>({1}));
+  EXPECT_FALSE(run.take(0, "end").is_null());
+  run.exit(0, 0, SIGTERM);
+  run.pass(9);
+  EXPECT_FALSE(run.has(0, "start")) << "it may still train";
+  run.pass(5);
+  EXPECT_EQ(tasks_of(run.take(0, "start")), Tasks({0}));
+}
+
 TEST(Coordinator, ARankThatDoesNotArriveIsEnded) {
   CoordinatorRun run;
   const int first = run.train_with(2);
@@ -810,6 +828,18 @@ TEST(Coordinator, AWorldThatIsFormedToSaveIsStillToldToStop) {
   run.forget();
   run.exit(2, 9);
   EXPECT_FALSE(run.has(0, "end")) << "it may still be saving";
+}
+
+TEST(Coordinator, OneThatFitsIntoNoPlanIsSentAway) {
+  CoordinatorRun run;
+  run.train_with(1);
+  Worker other = coordinator_test_worker(2);
+  other.af_version = "2";
+  std::string why;
+  EXPECT_FALSE(run->satellite_joined(
+      "8", other, [](const auto&) {}, [] {}, why));
+  EXPECT_NE(why.find("install one version"), std::string::npos) << why;
+  EXPECT_GE(run.join(), 0);
 }
 
 TEST(Coordinator, AMessageThatMakesNoSenseIsNotTheEnd) {

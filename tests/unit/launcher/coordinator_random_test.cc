@@ -47,7 +47,8 @@ struct Program {
 struct FakeAgent {
   bool connected = true;
   bool satellite = false;
-  bool silent = false;       // stopped, or cut off
+  bool silent = false;  // stopped, or cut off; its rank trains on
+  double silent_since = 0;
   double gone_at = 0;        // its job is killed
   int last_generation = -1;  // of its orders
   std::deque<std::pair<double, json>> to_it, from_it;
@@ -121,6 +122,7 @@ class Simulation {
       agent.gone_at = CoordinatorRun::now();
     } else if (kind == 2 && task != 0) {
       agent.silent = true;
+      agent.silent_since = CoordinatorRun::now();
       run_.silence(task);
     } else if ((kind == 3 || kind == 4) && task != 0) {
       agent.from_it.emplace_back(later(), json{{"op", "told"}, {"signal", SIGTERM}});
@@ -155,12 +157,11 @@ class Simulation {
     const double now = CoordinatorRun::now();
     if (agent.gone_at != 0 && now >= agent.gone_at) return disconnect(task, agent);
     if (agent.silent) {
-      // Its coordinator gives it up; after some time it ends itself.
-      for (const int closed : run_.closed)
-        if (closed == task) {
-          agent.connected = false;
-          agent.program = {};
-        }
+      // Its coordinator gives it up; after some time it misses the coordinator, and ends.
+      if (now > agent.silent_since + 11) {
+        agent.connected = false;
+        agent.program = {};
+      }
       return;
     }
     while (!agent.from_it.empty() && agent.from_it.front().first <= now) {
@@ -317,7 +318,7 @@ class Simulation {
     std::map<int, std::vector<int>> worlds;
     const double now = CoordinatorRun::now();
     for (auto& [task, agent] : agents_)
-      if (agent.connected && !agent.silent && agent.program.at == Program::At::kTraining &&
+      if (agent.connected && agent.program.at == Program::At::kTraining &&
           agent.program.dies == 0 && now >= agent.program.ready && now >= agent.program.stuck_till)
         worlds[agent.program.generation].push_back(task);
     int training = 0;

@@ -591,10 +591,19 @@ void Coordinator::start_world() {
   journal_.set_generation(generation_);
   journal_world(false, why_changed_);
   journal_.state({{"size", plan_.ranks.size()}, {"backend", plan_.backend}});
+  // Checkpoints of programs that are no clients are seen a second or two later.
+  const std::string redone =
+      checkpoint_at_ ? fmt::format(
+                           "; what it has done since its last checkpoint (about {:.0f} s) "
+                           "is done again",
+                           std::max(0.0, ended_at_ - *checkpoint_at_))
+      : elastic() ? "; no checkpoint of it was seen, so it may begin from the start"
+                  : "";
   say(writer_,
       fmt::format(
-          "{}: starting again with {}{}", why_changed_, ranks_text(plan_.ranks.size()),
-          plan_.ranks.size() == size_before ? "" : fmt::format(" instead of {}", size_before)));
+          "{}: starting again with {}{}{}", why_changed_, ranks_text(plan_.ranks.size()),
+          plan_.ranks.size() == size_before ? "" : fmt::format(" instead of {}", size_before),
+          redone));
   why_changed_.clear();
   const json workers = plan_.workers;
   for (const int task : std::vector<int>(world_)) {

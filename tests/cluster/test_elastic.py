@@ -359,6 +359,8 @@ def test_a_plain_program(elastic):
     run.wait_event("checkpoint", after=again["t"])
     assert run.stop()["ExitCode"] == "0:0", run.told()
     run.wait_gone()
+    assert re.search(r"is being taken back: starting again with 3 ranks instead of 4; what it has done "
+                     r"since its last checkpoint \(about \d+ s\) is done again", run.output())
     epochs = json.loads(elastic.read(f"{run.directory}/checkpoints/epochs.json"))["epochs"]
     assert [one["epoch"] for one in epochs] == list(range(len(epochs)))
     assert {3, 4} <= {one["size"] for one in epochs}

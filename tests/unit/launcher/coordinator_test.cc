@@ -450,6 +450,22 @@ TEST_F(Plain, ItMayFailAsOftenAsItSays) {
   EXPECT_EQ(run.code, 7);
 }
 
+TEST_F(Plain, RestartsWithoutProgressComeToAnEnd) {
+  begin();
+  run.tell(0, {{"op", "options"}, {"max_failures", 100}});
+  int starts = 0;
+  for (int i = 0; i < 10 && !run.satellites.stopped; ++i) {
+    run.exit(0, 7);
+    run.pass(0.5);
+    run.exit(1, 0, SIGTERM);
+    starts += run.has(0, "start");
+    run.forget();
+  }
+  run.lose(1);
+  EXPECT_EQ(starts, 2);
+  EXPECT_EQ(run.code, 7);
+}
+
 TEST_F(Plain, WhatItsPeersLossHasCausedIsNoFault) {
   begin();
   run.exit(0, 1);

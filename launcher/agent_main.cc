@@ -90,7 +90,7 @@ class AgentProcess {
     signals.push_back(SIGCHLD);
     signals_ = std::make_unique<SignalWatch>(io_, signals, [this](const signalfd_siginfo& info) {
       const int signal = static_cast<int>(info.ssi_signo);
-      if (!agent_) return;
+      if (!agent_) return taken_early(signal);
       if (signal == SIGCHLD) return agent_->on_child_exit();
       // slurmstepd has told the keeper as well, which passes it on.
       if (stepd_ != 0 && info.ssi_pid == static_cast<uint32_t>(stepd_)) return;
@@ -116,6 +116,14 @@ class AgentProcess {
     });
   }
 
+  // A satellite that is no member yet holds a GPU that somebody waits for.
+  void taken_early(int signal) {
+    if (options_.join.empty() || signal != SIGTERM || std::exchange(asked_why_, true)) return;
+    say(writer_, "told to leave before it had joined");
+    if (!link_ || !link_->is_open()) return io_.stop();
+    link_->send(json{{"op", "taken"}}.dump());  // the answer is `exit`
+  }
+
   void read_keeper() {
     keeper_.async_read_some(
         asio::buffer(keeper_bytes_), [this](const asio::error_code& error, size_t size) {
@@ -124,7 +132,12 @@ class AgentProcess {
               agent_->abandon("the process around the agent was killed", kExitLauncherLost);
             return;
           }
-          for (size_t i = 0; i < size && agent_; ++i) signalled(keeper_bytes_[i], "keeper");
+          for (size_t i = 0; i < size; ++i) {
+            if (agent_)
+              signalled(keeper_bytes_[i], "keeper");
+            else
+              taken_early(keeper_bytes_[i]);
+          }
           read_keeper();
         });
   }
@@ -204,6 +217,7 @@ class AgentProcess {
     joined_.master_port = std::move(satellite_worker_->port);
     make_agent(std::move(setup));
     agent_->set_uplink([this](const json& message) { to_coordinator(message); });
+    if (asked_why_) agent_->on_signal(SIGTERM, "direct");  // it came while this was on its way
   }
 
   void from_coordinator(const std::string& line) {
@@ -485,6 +499,13 @@ class AgentProcess {
         [peer] { peer->close(); });
   }
 
+  // Nothing is wrong with its node.
+  void note_taken(const std::string& job) {
+    if (!satellites_) return;
+    satellites_->joined(job, "");
+    satellites_->left(job, 0, true);
+  }
+
   // It is told what to start, says what it has, and then is a member.
   void accept_satellite(const std::string& job, const std::shared_ptr<LineConnection>& peer) {
     auto number = std::make_shared<std::optional<int>>();
@@ -501,6 +522,8 @@ class AgentProcess {
           if (op == "card")
             *number = coordinator_->satellite_joined(
                 job, message.value("worker", Worker()), send, [peer] { peer->close(); }, why);
+          else if (op == "taken")
+            note_taken(job);
           else if (op == "unfit")
             say(writer_, fmt::format("the worker of job {} cannot take part: {}", job, why));
           else

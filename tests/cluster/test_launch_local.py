@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 
 import pytest
@@ -32,6 +33,21 @@ def of_run(folder):
         except OSError:
             pass
     return found
+
+
+def test_a_satellite_that_is_taken_back_before_it_has_joined_leaves_at_once(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (tmp_path / "coordinator").write_text("127.0.0.1:%d" % silent.getsockname()[1])
+        (tmp_path / "secret").write_text("0" * 32)
+        (tmp_path / "secret").chmod(0o600)
+        process = popen(tmp_path, "--join", str(tmp_path))
+        silent.settimeout(20)
+        connection, _ = silent.accept()
+        with connection:
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=8)  # by itself it waits for an answer for 10 s
+    assert (process.returncode, out) == (0, "")
+    assert err == "af-launch: told to leave before it had joined\n"
 
 
 @pytest.mark.parametrize("number, code, word", [(signal.SIGINT, 130, "interrupted"),

@@ -45,9 +45,11 @@ NewestFile newest_file(const fs::path& directory) {
 
 bool CheckpointSeen::look(const NewestFile& now) {
   const bool at_rest = now == last_;
+  restless_ = at_rest ? 0 : restless_ + 1;
   last_ = now;
-  if (!at_rest || now == known_ || now.path.empty()) return false;
+  if ((!at_rest && restless_ < kRestless) || now == known_ || now.path.empty()) return false;
   known_ = now;
+  restless_ = 0;
   return true;
 }
 

@@ -26,7 +26,8 @@ struct NewestFile {
 NewestFile newest_file(const std::filesystem::path& directory);
 
 // Pure. Tells a new checkpoint from the files seen every second: it has to be another one than
-// before, and the same twice.
+// before, and the same twice; or another one at each of several looks, since a program that writes
+// all the time is never found at rest, and has finished all but the last.
 class CheckpointSeen {
  public:
   // What was there at the start is no news.
@@ -34,7 +35,9 @@ class CheckpointSeen {
   bool look(const NewestFile& now);
 
  private:
+  static constexpr int kRestless = 3;
   NewestFile known_, last_;
+  int restless_ = 0;
 };
 
 // Looks every second, in the writer's thread: the file system may be slow. `on_checkpoint` is

@@ -55,6 +55,13 @@ TEST_F(CheckpointWatching, OneIsSeenOnceAndWhenItIsAtRest) {
   EXPECT_FALSE(seen.look({})) << "that all were deleted is no checkpoint";
 }
 
+TEST_F(CheckpointWatching, AProgramThatWritesAllTheTimeIsSeenToo) {
+  CheckpointSeen seen(NewestFile{});
+  int times = 0;
+  for (int i = 1; i <= 9; ++i) times += seen.look({"state.pt", i, 10});
+  EXPECT_EQ(times, 3);
+}
+
 TEST_F(CheckpointWatching, CallsBack) {
   asio::io_context io;
   OutputWriter writer;

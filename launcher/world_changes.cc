@@ -179,6 +179,7 @@ void Coordinator::restart_or_fail(EndCause cause, const RankEnd& end) {
     if (cause != EndCause::kOwnFault) say(writer_, answer.why);
     return give_up(end, answer.why);
   }
+  ++fruitless_;  // restarts for GPUs that were taken are nobody's fault, and do not count
   if (cause == EndCause::kOwnFault) say_allowed(end);
   begin_cold(cause == EndCause::kOwnFault ? fmt::format("rank {} failed", end.rank)
                                           : "a worker was lost");
@@ -580,7 +581,6 @@ void Coordinator::start_world() {
   if (plan_.ranks.size() > size_before) last_growth_ = monotonic_seconds();
   ++generation_;
   empty_worlds_ = 0;
-  ++fruitless_;
   world_lost_ = gathered_ = some_finished_ = false;
   restart_measured_ = false;
   phase_ = Phase::kRunning;

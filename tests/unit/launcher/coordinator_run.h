@@ -80,7 +80,6 @@ class CoordinatorRun {
   explicit CoordinatorRun(RunShape shape = {}, OnOrder on_order = nullptr)
       : on_order_(std::move(on_order)), directory_(make_directory()), quiet_(directory_ / "said") {
     Clock::by_hand = int64_t{1000} * 1'000'000'000;
-    writer_ = std::make_unique<OutputWriter>();
     journal_ = std::make_unique<Journal>(*writer_, RunDirectory{.path = directory_},
                                          nlohmann::ordered_json{{"generation", 0}});
     std::vector<Worker> workers;
@@ -256,7 +255,7 @@ class CoordinatorRun {
   std::filesystem::path directory_;
   QuietStderr quiet_;
   asio::io_context io_;
-  std::unique_ptr<OutputWriter> writer_;
+  std::unique_ptr<OutputWriter> writer_ = std::make_unique<OutputWriter>();
   std::unique_ptr<Journal> journal_;
   std::unique_ptr<Coordinator> coordinator_;
   std::map<int, bool> beating_;

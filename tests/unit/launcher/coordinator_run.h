@@ -83,6 +83,7 @@ class CoordinatorRun {
     journal_ = std::make_unique<Journal>(*writer_, RunDirectory{.path = directory_},
                                          nlohmann::ordered_json{{"generation", 0}});
     std::vector<Worker> workers;
+    workers.reserve(static_cast<size_t>(shape.tasks));
     for (int task = 0; task < shape.tasks; ++task) workers.push_back(coordinator_test_worker(task));
     PlanOptions plan_options;
     plan_options.elastic = shape.elastic;

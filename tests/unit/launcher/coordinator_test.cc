@@ -673,7 +673,7 @@ TEST(Coordinator, RanksThatEndUnderTheirOldNumbersAreAllCounted) {
 }
 
 // What the ranks of a job that is being taken do: clients save and leave, others die of the TERM.
-void leave_all(CoordinatorRun& run, std::vector<int> tasks, bool client) {
+void leave_all(CoordinatorRun& run, const std::vector<int>& tasks, bool client) {
   for (int round = 0; round < 3 && !run.code; ++round) {
     for (const int task : tasks) {
       if (client) run.tell(task, {{"op", "saved"}, {"path", "x"}, {"step", 9}});

@@ -10,9 +10,8 @@ GrowthAnswer decide_growth(const GrowthQuestion& q) {
   if (q.joining <= 0) return {.grow = false, .ask_after = 0, .why = "nobody waits"};
   const double interval = q.warm ? std::min(q.min_interval, kWarmInterval) : q.min_interval;
   if (q.last_growth && q.now - *q.last_growth < interval)
-    return {.grow = false,
-            .ask_after = *q.last_growth + interval - q.now,
-            .why = "grown a moment ago"};
+    return {
+        .grow = false, .ask_after = *q.last_growth + interval - q.now, .why = "grown a moment ago"};
   if (q.warm) return {.grow = true, .ask_after = 0, .why = "joining costs next to nothing"};
 
   double lost_work = 0;

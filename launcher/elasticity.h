@@ -23,7 +23,7 @@ struct GrowthQuestion {
   std::optional<double> last_growth;
   double last_joined = 0;       // the latest worker came
   double restart_seconds = 10;  // from ending the ranks to their first step; measured if known
-  double min_interval = 30;     // between two growths; of a warm world kWarmInterval if that is less
+  double min_interval = 30;  // between two growths; of a warm world kWarmInterval if that is less
 };
 
 struct GrowthAnswer {

@@ -24,8 +24,8 @@ struct Joined {
   RunDirectory directory;
   std::string secret;
   PeerAddress coordinator;  // where task 0 listens; port 0 in a world of one agent
-  // Of task 0, if there are other agents or may be: peers that connect before it is served wait in the
-  // kernel.
+  // Of task 0, if there are other agents or may be: peers that connect before it is served wait in
+  // the kernel.
   std::unique_ptr<AuthenticatedListener> listener;
   HeldPort master_port;               // of the agent of rank 0
   std::string bootstrap;              // "mpi", "tcp", "none"

@@ -15,7 +15,7 @@ constexpr const char* kOfARun[] = {
     "AF_RUN_ID",          "AF_ATTEMPT",          "AF_GENERATION",    "AF_RUN_DIR",
     "AF_CHECKPOINT_DIR",  "AF_BACKEND",          "AF_GPU_MEMORY_GB", "AF_SOCKET",
     "AF_LOCAL_RANK",      "AF_MAX_WORKERS",      "AF_N_WORKERS",     "AF_GPUS_PER_WORKER",
-    "AF_CPUS_PER_WORKER", "AF_SHIELD_STEPD_PID", "AF_SUPERVISED", "AF_ELASTIC"};
+    "AF_CPUS_PER_WORKER", "AF_SHIELD_STEPD_PID", "AF_SUPERVISED",    "AF_ELASTIC"};
 
 // The run that a job is by itself; empty outside Slurm.
 std::string job_run_id(const Environment& environment) {

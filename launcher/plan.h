@@ -54,8 +54,9 @@ struct Plan {
   uint16_t master_port = 0;
 };
 
-// `workers` in any order, task numbers each once, and 0..N-1 unless elastic. Throws Error for a world that cannot be:
-// no workers, a task missing or double, two GPUs per worker on MIG instances, two versions of af.
+// `workers` in any order, task numbers each once, and 0..N-1 unless elastic. Throws Error for a
+// world that cannot be: no workers, a task missing or double, two GPUs per worker on MIG instances,
+// two versions of af.
 Plan make_plan(std::vector<Worker> workers, const PlanOptions& options);
 
 }  // namespace af

@@ -32,6 +32,11 @@ void Alarm::raise_from_peer(const FailureRecord& record) noexcept {
   spread(to_error(record), record);
 }
 
+bool Alarm::failed() noexcept {
+  const std::lock_guard lock(mutex_);
+  return claimed_ || first_.has_value();
+}
+
 void Alarm::close() noexcept {
   keep(CommunicatorError(CommunicatorError::Kind::aborted, "the communicator was closed"));
   if (segment_ != nullptr && *segment_) segment_->wake_all();

@@ -32,6 +32,8 @@ class Alarm {
   // Throws the first failure, if there is one here or in the segment.
   void check();
   bool raised() const { return raised_.load(std::memory_order_acquire); }
+  // Also of a failure that another thread is only just telling the others.
+  bool failed() noexcept;
   // Readable from the first failure on.
   int event() const { return event_.get(); }
 

@@ -69,7 +69,7 @@ class LocalBackend : public HostBackend {
   }
 
   ~LocalBackend() override {
-    const bool broken = alarm_.raised();
+    const bool broken = alarm_.failed();
     alarm_.close();
     stop();
     // Device memory has no buffers here but those of its staging, which go.

@@ -58,6 +58,9 @@ void Generation::drop() {
     std::lock_guard lock(mutex_);
     old = std::move(communicator_);
   }
+  // The thread of an abort() may not have come to it yet. A communicator that goes without it would
+  // leave its buffers shared with ranks of a world that is lost.
+  if (old != nullptr && cancel_->raised()) old->abort(cancel_->why());
 }
 
 }  // namespace af

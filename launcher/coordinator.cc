@@ -289,8 +289,7 @@ void Coordinator::rank_exit(int task, const json& message) {
                  .last_lines = message.value("last_lines", std::vector<std::string>()),
                  .log = message.value("log", "")};
   // It may have ended before its agent heard of the world that it is in, where it is another rank.
-  const std::vector<int> ranks = ranks_of(task);
-  if (elastic() && in_world(task) && !ranks.empty()) end.rank = ranks[0];
+  if (elastic() && in_world(task) && rank_of(task) >= 0) end.rank = rank_of(task);
   json fields = {{"rank", end.rank}, {"host", end.host}, {"log", end.log}, {"worker", task}};
   if (end.signal != 0)
     fields["signal"] = end.signal;
@@ -535,6 +534,11 @@ std::vector<int> Coordinator::ranks_of(int task) const {
   for (const RankPlan& rank : plan_.ranks)
     if (rank.task == task) ranks.push_back(rank.rank);
   return ranks;
+}
+
+int Coordinator::rank_of(int task) const {
+  const std::vector<int> ranks = ranks_of(task);
+  return ranks.empty() ? -1 : ranks[0];
 }
 
 std::string Coordinator::host_of(int task) const {

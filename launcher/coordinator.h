@@ -132,6 +132,7 @@ class Coordinator {
   void explain_failure();
   bool others_have_left() const;
   std::vector<int> ranks_of(int task) const;
+  int rank_of(int task) const;  // the first of them; -1: none
   std::string host_of(int task) const;
   std::string name_of(int task) const;  // "worker 2 on n3"
   void beat();
@@ -164,6 +165,7 @@ class Coordinator {
   void check_left_behind();
   void check_gathered();
   void check_ended();
+  void enter_world(Plan plan, bool warm);
   void form_world(const std::vector<int>& who);
   void start_world();
   void start_standby(int task);

@@ -213,7 +213,7 @@ void Coordinator::elastic_agent_left(int task, const std::string& how) {
                                  {"how", member.leaving ? member.why_leaving : how}});
   const std::string name = name_of(task);
   const bool was_in_world = in_world(task);
-  const int rank_was = was_in_world ? ranks_of(task).empty() ? -1 : ranks_of(task)[0] : -1;
+  const int rank_was = was_in_world ? rank_of(task) : -1;
   drop_from_world(task);
   unexplained_.erase(task);
   members_.erase(task);
@@ -379,9 +379,7 @@ void Coordinator::arrive(int task, const Arrival& arrival) {
     gather_since_ = monotonic_seconds();
     return check_gathered();
   }
-  const auto ranks = ranks_of(task);
-  begin_lost(fmt::format("rank {} on {} cannot go on in it", ranks.empty() ? -1 : ranks[0],
-                         host_of(task)));
+  begin_lost(fmt::format("rank {} on {} cannot go on in it", rank_of(task), host_of(task)));
 }
 
 void Coordinator::check_arrivals() {
@@ -458,6 +456,23 @@ void Coordinator::check_gathered() {
   });
 }
 
+// The next world, by whichever way it came: nothing of the one before counts in it.
+void Coordinator::enter_world(Plan plan, bool warm) {
+  plan_ = std::move(plan);
+  ++generation_;
+  world_lost_ = false;
+  phase_ = Phase::kRunning;
+  world_since_ = monotonic_seconds();
+  const int stopped_by = outcome_.stopped_by();
+  outcome_ = WorldOutcome(static_cast<int>(plan_.ranks.size()));
+  outcome_.told_to_stop(stopped_by);
+  world_.clear();
+  for (const RankPlan& rank : plan_.ranks) world_.push_back(rank.task);
+  journal_.set_generation(generation_);
+  journal_world(warm, why_changed_);
+  journal_.state({{"size", plan_.ranks.size()}, {"backend", plan_.backend}});
+}
+
 void Coordinator::form_world(const std::vector<int>& who) {
   arrive_timer_.cancel();
   awaiting_ = false;
@@ -473,28 +488,16 @@ void Coordinator::form_world(const std::vector<int>& who) {
     broken(error.what(), kExitCannotStart, {});
     return check_over();
   }
-  plan_ = std::move(plan);
-  ++generation_;
+  enter_world(std::move(plan), true);
   ++empty_worlds_;
-  world_lost_ = false;
   gathered_ = true;
-  phase_ = Phase::kRunning;
-  world_since_ = monotonic_seconds();
-  const int stopped_by = outcome_.stopped_by();
-  outcome_ = WorldOutcome(static_cast<int>(plan_.ranks.size()));
-  outcome_.told_to_stop(stopped_by);
-  world_.clear();
   json members = json::array();
   for (const RankPlan& rank : plan_.ranks) {
     const Arrival& arrival = *members_[rank.task].arrived;
-    world_.push_back(rank.task);
     const bool old = arrival.generation >= 0 && was.contains(rank.task);
     members.push_back(
         {{"was", old ? was[rank.task] : -1}, {"step", arrival.step}, {"in_step", arrival.in_step}});
   }
-  journal_.set_generation(generation_);
-  journal_world(true, why_changed_);
-  journal_.state({{"size", plan_.ranks.size()}, {"backend", plan_.backend}});
   const json workers = cards_of(world_);
   for (const int task : std::vector<int>(world_)) {
     members_[task].arrived.reset();
@@ -570,27 +573,20 @@ void Coordinator::start_world() {
       who.push_back(task);
   }
   const size_t size_before = plan_.ranks.size();
+  Plan plan;
   try {
     // Outside Slurm one agent stands for several workers of the plan.
-    plan_ = make_plan(elastic() ? cards_of(who) : plan_.workers, options_.plan);
+    plan = make_plan(elastic() ? cards_of(who) : plan_.workers, options_.plan);
   } catch (const Error& error) {
     phase_ = Phase::kRunning;
     broken(error.what(), kExitCannotStart, {});
     return check_over();
   }
+  enter_world(std::move(plan), false);
   if (plan_.ranks.size() > size_before) last_growth_ = monotonic_seconds();
-  ++generation_;
   empty_worlds_ = 0;
-  world_lost_ = gathered_ = some_finished_ = false;
+  gathered_ = some_finished_ = false;
   restart_measured_ = false;
-  phase_ = Phase::kRunning;
-  world_since_ = monotonic_seconds();
-  outcome_ = WorldOutcome(static_cast<int>(plan_.ranks.size()));
-  world_.clear();
-  for (const RankPlan& rank : plan_.ranks) world_.push_back(rank.task);
-  journal_.set_generation(generation_);
-  journal_world(false, why_changed_);
-  journal_.state({{"size", plan_.ranks.size()}, {"backend", plan_.backend}});
   // Checkpoints of programs that are no clients are seen a second or two later.
   const std::string redone =
       checkpoint_at_ ? fmt::format(

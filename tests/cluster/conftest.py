@@ -5,6 +5,7 @@ cluster       the default cluster, one per pytest process, with an empty queue a
               directory of the test's own; give it to tests that need no other shape
 make_cluster  make_cluster(shape=…, proctrack=…, plugin=…, site=…, slurm_conf=[…]): one of its own
 """
+import contextlib
 import itertools
 import os
 import re
@@ -30,10 +31,10 @@ def remove_stale():
             Sandbox(path.name).remove()
 
 
-@pytest.fixture(scope="session")
-def session_cluster():
-    remove_stale()
-    sandbox = Sandbox(new_name())
+@contextlib.contextmanager
+def running_sandbox(**options):
+    """A sandbox of its own, removed at the end; for fixtures of a wider scope than make_cluster."""
+    sandbox = Sandbox(new_name(), **options)
     try:
         sandbox.up()
         yield sandbox
@@ -41,11 +42,11 @@ def session_cluster():
         sandbox.remove()
 
 
-@pytest.fixture
-def cluster(session_cluster, request):
-    sandbox = session_cluster
+@contextlib.contextmanager
+def for_one_test(sandbox, name):
+    """The sandbox with a working directory of the test's own, and afterwards an empty queue."""
     # Numbered: the same test may run twice with other parameters.
-    short = re.sub(r"[^A-Za-z0-9_.-]+", "_", request.node.name)[:60]
+    short = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:60]
     sandbox.cwd = f"/work/users/ada/{next(_numbers)}-{short}"
     sandbox.run("mkdir", "-p", sandbox.cwd, cwd="/work/users/ada")
     try:
@@ -53,6 +54,19 @@ def cluster(session_cluster, request):
     finally:
         sandbox.cancel_all()
         sandbox.cwd = None
+
+
+@pytest.fixture(scope="session")
+def session_cluster():
+    remove_stale()
+    with running_sandbox() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def cluster(session_cluster, request):
+    with for_one_test(session_cluster, request.node.name) as sandbox:
+        yield sandbox
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 """Elastic jobs on a real Slurm: they grow, give GPUs back when told, lose them without, and end
 without leaving anything. The program is tests/programs/elastic_loop.py, but for the plain one."""
 from concurrent import futures
-import itertools
 import json
 import os
 import re
@@ -11,15 +10,14 @@ import time
 
 import pytest
 
-from conftest import new_name
+from conftest import for_one_test, running_sandbox
 from elastic_helpers import LOOP, SLACK, WORKER, Run, command_of, kill, start, take_gpu
 from launch_helpers import LAUNCH, PYTHON, parent
-from sandbox import Sandbox, wait_for
+from sandbox import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="sends signals to processes of the sandbox")
 
 SHAPE = "n1:t4*2,n2:t4*2"  # full with an anchor and three satellites
-numbers = itertools.count(1)
 MEASURED = {}
 
 
@@ -38,27 +36,18 @@ def in_parallel(function, arguments):
 
 @pytest.fixture(scope="module")
 def module_cluster():
-    sandbox = Sandbox(new_name(), shape=SHAPE)
     try:
-        sandbox.up()
-        yield sandbox
+        with running_sandbox(shape=SHAPE) as sandbox:
+            yield sandbox
     finally:
-        sandbox.remove()
         print("\nmeasured:", json.dumps(MEASURED, indent=1))
 
 
 @pytest.fixture
 def elastic(module_cluster, request):
     """The module's cluster with an empty queue, in a directory of the test's own."""
-    sandbox = module_cluster
-    short = re.sub(r"[^A-Za-z0-9_.-]+", "_", request.node.name)[:50]
-    sandbox.cwd = f"/work/users/ada/{next(numbers)}-{short}"
-    sandbox.run("mkdir", "-p", sandbox.cwd, cwd="/work/users/ada")
-    try:
+    with for_one_test(module_cluster, request.node.name) as sandbox:
         yield sandbox
-    finally:
-        sandbox.cancel_all()
-        sandbox.cwd = None
 
 
 # --- GPUs that are taken back and return

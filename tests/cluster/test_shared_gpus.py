@@ -6,7 +6,6 @@ The programs are the examples as they are (tests/programs/watched.py runs those 
 AF_TEST_SEED chooses other moments; AF_TEST_PYTHON, a path that the sandbox has too, another Python.
 """
 import collections
-import itertools
 import os
 import random
 import re
@@ -14,10 +13,10 @@ import time
 
 import pytest
 
-from conftest import new_name
+from conftest import for_one_test, running_sandbox
 from elastic_helpers import Run, command_of, environment_of, kill
 from launch_helpers import LAUNCH, PYTHON, alive, parent
-from sandbox import Sandbox, wait_for
+from sandbox import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="sends signals to processes of the sandbox")
 
@@ -26,29 +25,19 @@ SHAPE = "n1:t4*2,n2:t4*2,n3:t4*2"
 WATCHED = f"{os.environ.get('AF_TEST_PYTHON', PYTHON)} /opt/af/tests/programs/watched.py"
 WORKER = ["--af-cpus-per-worker=2", "--af-ram-per-worker-gb=4", "--time=20"]
 SEED = int(os.environ.get("AF_TEST_SEED", "1"))
-numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
 def module_cluster():
-    sandbox = Sandbox(new_name(), shape=SHAPE)
-    try:
-        sandbox.up()
+    with running_sandbox(shape=SHAPE) as sandbox:
         yield sandbox
-    finally:
-        sandbox.remove()
 
 
 @pytest.fixture
 def shared(module_cluster, request):
-    sandbox = module_cluster
-    sandbox.cwd = f"/work/users/ada/{next(numbers)}-{request.node.name}"
-    sandbox.run("mkdir", "-p", f"{sandbox.cwd}/quiet", cwd="/work/users/ada")
-    try:
+    with for_one_test(module_cluster, request.node.name) as sandbox:
+        sandbox.run("mkdir", "quiet")
         yield sandbox
-    finally:
-        sandbox.cancel_all()
-        sandbox.cwd = None
 
 
 def submit(cluster, workers, program, env=None):

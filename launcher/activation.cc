@@ -19,6 +19,7 @@
 
 #include "common/error.h"
 #include "common/unique_fd.h"
+#include "launcher/exec_parts.h"
 #include "launcher/signal_watch.h"
 
 namespace af {
@@ -51,11 +52,7 @@ pid_t start_shell(const std::vector<std::string>& scripts, const Environment& en
   std::vector<std::string> argv = {"bash", "--noprofile", "--norc", "-c", kSource, "bash"};
   argv.insert(argv.end(), scripts.begin(), scripts.end());
   std::vector<std::string> strings = environment_strings(environment);
-  std::vector<char*> arguments, variables;
-  for (std::string& text : argv) arguments.push_back(text.data());
-  for (std::string& text : strings) variables.push_back(text.data());
-  arguments.push_back(nullptr);
-  variables.push_back(nullptr);
+  const std::vector<char*> arguments = exec_pointers(argv), variables = exec_pointers(strings);
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
   ::setpgid(0, 0);  // so that what a script leaves running can be ended with it

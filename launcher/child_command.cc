@@ -21,6 +21,7 @@
 
 #include "common/error.h"
 #include "common/unique_fd.h"
+#include "launcher/exec_parts.h"
 #include "launcher/exit_codes.h"
 #include "launcher/rank_process.h"
 #include "launcher/signal_watch.h"
@@ -41,17 +42,6 @@ struct Told {
   int value;  // errno, or the wait status
 };
 
-struct Pipe {
-  UniqueFd read, write;
-};
-
-Pipe make_pipe() {
-  int fds[2];
-  if (::pipe2(fds, O_CLOEXEC) != 0) throw errno_error("cannot make a pipe");
-  ::fcntl(fds[0], F_SETFL, O_NONBLOCK);
-  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
-}
-
 // In memory, so that nobody has to write while the command reads.
 UniqueFd input_file(const std::string& text) {
   if (text.empty()) {
@@ -69,14 +59,6 @@ UniqueFd input_file(const std::string& text) {
   }
   if (::lseek(file.get(), 0, SEEK_SET) != 0) throw errno_error("cannot rewind a file in memory");
   return file;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& strings) {
-  std::vector<char*> result;
-  result.reserve(strings.size() + 1);
-  for (std::string& text : strings) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
 }
 
 // Made before the fork: this process has threads, so that after it only async-signal-safe calls
@@ -184,10 +166,11 @@ std::shared_ptr<ChildCommand> ChildCommand::start(asio::io_context& io, ChildReq
     return self;
   }
   Pipe out = make_pipe(), err = make_pipe(), told = make_pipe();
+  for (const Pipe* pipe : {&out, &err, &told}) set_non_blocking(pipe->read);
   const UniqueFd in = input_file(asked.input);
   std::vector<std::string> environment = environment_strings(asked.environment);
-  const std::vector<char*> argv_pointers = pointers(asked.argv);
-  const std::vector<char*> environment_pointers = pointers(environment);
+  const std::vector<char*> argv_pointers = exec_pointers(asked.argv);
+  const std::vector<char*> environment_pointers = exec_pointers(environment);
   const Plan plan = {.path = program.path.c_str(),
                      .argv = argv_pointers.data(),
                      .envp = environment_pointers.data(),

@@ -19,6 +19,7 @@
 #include "common/error.h"
 #include "common/hostlist.h"
 #include "launcher/authenticated_peer.h"
+#include "launcher/exec_parts.h"
 #include "launcher/exit_codes.h"
 #include "launcher/gather.h"
 #include "launcher/monotonic_seconds.h"
@@ -122,11 +123,8 @@ class Front {
                       .read_stdin = may_read_stdin()});
     std::vector<std::string> argv = command.argv;
     std::vector<std::string> strings = environment_strings(command.environment);
-    std::vector<char*> argv_pointers, environment_pointers;
-    for (std::string& text : argv) argv_pointers.push_back(text.data());
-    for (std::string& text : strings) environment_pointers.push_back(text.data());
-    argv_pointers.push_back(nullptr);
-    environment_pointers.push_back(nullptr);
+    const std::vector<char*> argv_pointers = exec_pointers(argv);
+    const std::vector<char*> environment_pointers = exec_pointers(strings);
     if (options_.verbose) {
       std::string line;
       for (const std::string& text : argv) line += (line.empty() ? "" : " ") + text;

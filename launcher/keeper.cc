@@ -12,6 +12,7 @@
 #include "common/error.h"
 #include "common/unique_fd.h"
 #include "launcher/descendants.h"
+#include "launcher/exec_parts.h"
 #include "launcher/exit_codes.h"
 #include "launcher/signal_watch.h"
 
@@ -37,9 +38,7 @@ bool reaped(pid_t launcher, int* status) {
 int run_under_keeper(const std::function<int(int control)>& launcher) {
   block_watched_signals();
   become_subreaper();
-  int fds[2];
-  if (::pipe2(fds, O_CLOEXEC) != 0) throw errno_error("cannot make a pipe");
-  UniqueFd read_end(fds[0]), write_end(fds[1]);
+  auto [read_end, write_end] = make_pipe();
   const pid_t pid = ::fork();
   if (pid < 0) throw errno_error("cannot fork");
   if (pid == 0) {

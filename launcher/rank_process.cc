@@ -17,6 +17,7 @@
 
 #include "common/error.h"
 #include "launcher/cpu_binding.h"
+#include "launcher/exec_parts.h"
 #include "launcher/exit_codes.h"
 #include "launcher/signal_watch.h"
 
@@ -27,20 +28,6 @@ namespace {
 // agent, which can say what happened.
 constexpr int kOomScoreAboveAgent = 300;
 
-struct Pipe {
-  UniqueFd read, write;
-};
-
-Pipe make_pipe() {
-  int fds[2];
-  if (::pipe2(fds, O_CLOEXEC) != 0) throw errno_error("cannot make a pipe");
-  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
-}
-
-void set_non_blocking(const UniqueFd& fd) {
-  ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) | O_NONBLOCK);
-}
-
 int own_oom_score() {
   int score = 0;
   if (FILE* file = std::fopen("/proc/self/oom_score_adj", "re")) {
@@ -48,14 +35,6 @@ int own_oom_score() {
     std::fclose(file);
   }
   return score;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& strings) {
-  std::vector<char*> result;
-  result.reserve(strings.size() + 1);
-  for (std::string& text : strings) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
 }
 
 // What the child needs, prepared before the fork: between fork and exec of a process with threads
@@ -151,9 +130,9 @@ RankProcess start_rank(const RankCommand& command) {
   std::vector<std::string> shell_argv = {"/bin/sh", command.path};
   shell_argv.insert(shell_argv.end(), argv.begin() + 1, argv.end());
   std::vector<std::string> environment = environment_strings(command.environment);
-  const std::vector<char*> argv_pointers = pointers(argv);
-  const std::vector<char*> shell_pointers = pointers(shell_argv);
-  const std::vector<char*> environment_pointers = pointers(environment);
+  const std::vector<char*> argv_pointers = exec_pointers(argv);
+  const std::vector<char*> shell_pointers = exec_pointers(shell_argv);
+  const std::vector<char*> environment_pointers = exec_pointers(environment);
   ChildPlan plan = {.path = command.path.c_str(),
                     .argv = argv_pointers.data(),
                     .shell_argv = shell_pointers.data(),

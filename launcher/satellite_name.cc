@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "launcher/challenge.h"
+#include "launcher/exec_parts.h"
 #include "launcher/exit_codes.h"
 #include "launcher/rank_process.h"
 #include "launcher/signal_watch.h"
@@ -89,11 +90,7 @@ std::string cancel_satellites(const std::string& name, const Environment& inheri
   if (program.code != 0) return program.problem;
   std::vector<std::string> words = {"scancel", "--me", "--name=" + name};
   std::vector<std::string> variables = environment_strings(environment);
-  std::vector<char*> argv, envp;
-  for (std::string& text : words) argv.push_back(text.data());
-  for (std::string& text : variables) envp.push_back(text.data());
-  argv.push_back(nullptr);
-  envp.push_back(nullptr);
+  const std::vector<char*> argv = exec_pointers(words), envp = exec_pointers(variables);
   for (;;) {
     int status = 0;
     const bool ended = run_until(program.path, argv.data(), envp.data(), deadline, &status);

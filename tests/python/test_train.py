@@ -81,6 +81,23 @@ def test_where_checkpoints_go(config, environment, expected):
     assert af.train.RunConfig(**config).directory(environment) == expected
 
 
+@pytest.mark.parametrize("make, lines", [
+    (lambda: af.train.RunConfig(), 0),
+    (lambda: af.train.RunConfig(callbacks=[]), 0),
+    (lambda: af.train.RunConfig(callbacks=[1], log_to_file=True), 2),
+    (lambda: af.train.RunConfig(worker_runtime_env={"a": 1}, logging_config=1, stop={"x": 1}), 3),
+    (lambda: af.train.FailureConfig(max_failures=3), 0),
+    (lambda: af.train.FailureConfig(fail_fast=True), 1),
+    (lambda: af.train.CheckpointConfig(num_to_keep=2), 0),
+    (lambda: af.train.CheckpointConfig(checkpoint_frequency=5, checkpoint_at_end=True), 2),
+])
+def test_settings_without_effect_are_said(make, lines, capsys):
+    make()
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == lines
+    assert all("has no effect here" in line for line in said)
+
+
 def test_progress_lines():
     line = _progress.line
     assert line(3, 5, {"loss": 0.04123}, 4, True, 6.0) == (

@@ -4,7 +4,7 @@
 Importing it tells af-launch that this program can go on when its world changes.
 """
 
-from .. import _native, _world
+from .. import _world
 from .._native import CommunicatorError
 from ._checkpoint import Checkpoint
 from ._config import (

@@ -9,6 +9,14 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 from ._session import say
 
 
+def _say_without_effect(config, *names):
+    """A line for each setting of these that is given and changes nothing here."""
+    for name in names:
+        value = getattr(config, name)
+        if value and value != type(config).__dataclass_fields__[name].default:
+            say(f"{type(config).__name__}({name}=…) has no effect here")
+
+
 @dataclass
 class ScalingConfig:
     """How many ranks there should be, and whether each has a GPU.
@@ -69,6 +77,7 @@ class FailureConfig:
     def __post_init__(self):
         if not isinstance(self.max_failures, int) or self.max_failures < -1:
             raise ValueError(f"max_failures={self.max_failures!r}: a number from -1 is needed")
+        _say_without_effect(self, "fail_fast", "controller_failure_limit")
 
 
 @dataclass
@@ -90,6 +99,7 @@ class CheckpointConfig:
             raise ValueError(f"num_to_keep={self.num_to_keep}: at least 1, or None for all")
         if self.checkpoint_score_order not in ("max", "min"):
             raise ValueError(f"checkpoint_score_order={self.checkpoint_score_order!r}: max or min")
+        _say_without_effect(self, "checkpoint_frequency", "checkpoint_at_end")
 
 
 @dataclass
@@ -122,9 +132,10 @@ class RunConfig:
             raise ValueError(
                 f"storage_path={self.storage_path!r}: af stores to a directory that all nodes see"
             )
-        for name in ("stop", "callbacks", "sync_config", "progress_reporter"):
-            if getattr(self, name):
-                say(f"RunConfig({name}=…) has no effect here")
+        _say_without_effect(
+            self, "stop", "callbacks", "sync_config", "progress_reporter", "log_to_file",
+            "worker_runtime_env", "logging_config",
+        )
 
     def directory(self, environment=os.environ):
         """Where the checkpoints of this run are."""

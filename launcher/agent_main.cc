@@ -101,11 +101,11 @@ class AgentProcess {
     read_keeper();
   }
 
-  // Slurm does not say why. Where no front asks, this process does, while the ranks are told.
+  // Slurm does not say why. For the run's own job the front, or ending_, asks; a satellite asks for
+  // its own, while its rank is told.
   void signalled(int signal, const std::string& route) {
     agent_->on_signal(signal, route);
-    const bool asks = !options_.join.empty() || (context_.task == 0 && options_.front.empty());
-    if (signal != SIGTERM || context_.mode != LaunchMode::kStep || !asks ||
+    if (signal != SIGTERM || context_.mode != LaunchMode::kStep || options_.join.empty() ||
         std::exchange(asked_why_, true))
       return;
     query_job_notice(io_, environment_, [this](const JobNotice& notice) {
@@ -376,8 +376,7 @@ class AgentProcess {
     coordinator_->begin();
     if (context_.elastic)
       checkpoint_watch_ = std::make_unique<CheckpointWatch>(
-          io_, writer_,
-          value_or(environment_, "AF_CHECKPOINT_DIR", joined_.directory.checkpoints().string()),
+          io_, writer_, checkpoint_directory(environment_, joined_.directory),
           [this](const std::string& path) { coordinator_->checkpoint_seen(path); });
     for (const int task : own_tasks)
       coordinator_->agent_joined(task, [this, first = task == 0](const json& order) {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/attempts.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "common/atomic_file.h"
 #include "common/error.h"
+#include "launcher/checkpoint_watch.h"
 
 namespace af {
 namespace {
@@ -16,27 +15,15 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr int kMostFiles = 100000;  // a checkpoint directory that somebody has put a data set in
+constexpr int kDepth = 8;  // of a program's own layout of checkpoints
 
 std::string attempts_file(const RunDirectory& directory) {
   return (directory.path / "attempts.json").string();
 }
 
 // The file server's clock throughout: times of files are only compared with each other.
-int64_t newest_file(const fs::path& directory) {
-  int64_t newest = 0;
-  int files = 0;
-  std::error_code error;
-  fs::recursive_directory_iterator entry(directory, error), end;
-  while (!error && entry != end && ++files < kMostFiles) {
-    struct stat status {};
-    if (::lstat(entry->path().c_str(), &status) == 0 && S_ISREG(status.st_mode))
-      newest = std::max(newest, static_cast<int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 +
-                                    status.st_mtim.tv_nsec);
-    error.clear();  // it was deleted meanwhile
-    entry.increment(error);
-  }
-  return newest;
+int64_t newest_change(const fs::path& checkpoints) {
+  return newest_file(checkpoints, kDepth).changed_ns;
 }
 
 }  // namespace
@@ -80,8 +67,12 @@ bool JournalReader::has_progress(int attempt) const {
   return std::ranges::find(with_progress_, attempt) != with_progress_.end();
 }
 
-Attempts::Attempts(const RunDirectory& directory, std::string run, int attempt)
-    : directory_(directory), run_(std::move(run)), journal_(directory.events(), run_) {
+Attempts::Attempts(const RunDirectory& directory, fs::path checkpoints, std::string run,
+                   int attempt)
+    : directory_(directory),
+      checkpoints_(std::move(checkpoints)),
+      run_(std::move(run)),
+      journal_(directory.events(), run_) {
   try {
     const json file = json::parse(read_file(attempts_file(directory_)));
     // A run directory that is used again for another run (--run-dir) starts from the beginning.
@@ -96,7 +87,7 @@ Attempts::Attempts(const RunDirectory& directory, std::string run, int attempt)
     attempts_.clear();
   }
   journal_.read();
-  attempts_.push_back({.attempt = attempt, .newest_file = newest_file(directory_.checkpoints())});
+  attempts_.push_back({.attempt = attempt, .newest_file = newest_change(checkpoints_)});
   for (size_t i = 0; i + 1 < attempts_.size(); ++i)
     attempts_[i].progress = attempts_[i].progress || journal_.has_progress(attempts_[i].attempt) ||
                             attempts_[i + 1].newest_file > attempts_[i].newest_file;
@@ -114,7 +105,7 @@ int Attempts::fruitless_now(bool told_progress) {
   journal_.read();
   AttemptRecord& now = attempts_.back();
   now.progress = now.progress || told_progress || journal_.has_progress(now.attempt) ||
-                 newest_file(directory_.checkpoints()) > now.newest_file;
+                 newest_change(checkpoints_) > now.newest_file;
   return count_fruitless(attempts_);
 }
 

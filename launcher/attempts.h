@@ -45,7 +45,9 @@ class JournalReader {
 class Attempts {
  public:
   // Never throws: a run directory that cannot be read counts as a first attempt.
-  Attempts(const RunDirectory& directory, std::string run, int attempt);
+  // `checkpoints`: checkpoint_directory() of checkpoint_watch.h.
+  Attempts(const RunDirectory& directory, std::filesystem::path checkpoints, std::string run,
+           int attempt);
 
   int fruitless_before() const;  // without this attempt
   void begin();                  // writes that it has started
@@ -57,6 +59,7 @@ class Attempts {
  private:
   void write() const;
   RunDirectory directory_;
+  std::filesystem::path checkpoints_;
   std::string run_;
   std::vector<AttemptRecord> attempts_;  // the last one is this
   JournalReader journal_;

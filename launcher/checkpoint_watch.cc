@@ -21,9 +21,11 @@ bool unfinished(const std::string& name) {
   return false;
 }
 
-void look_into(const fs::path& directory, int depth, NewestFile& newest) {
+constexpr int kMostFiles = 100000;  // somebody may have put a data set there
+
+void look_into(const fs::path& directory, int depth, int& left, NewestFile& newest) {
   std::error_code error;
-  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end && left-- > 0;
        entry.increment(error)) {
     struct stat status {};
     const fs::path& path = entry->path();
@@ -31,15 +33,20 @@ void look_into(const fs::path& directory, int depth, NewestFile& newest) {
     const int64_t changed = status.st_mtim.tv_sec * 1'000'000'000LL + status.st_mtim.tv_nsec;
     if (S_ISREG(status.st_mode) && changed > newest.changed_ns)
       newest = {path.string(), changed, static_cast<uintmax_t>(status.st_size)};
-    if (S_ISDIR(status.st_mode) && depth > 1) look_into(path, depth - 1, newest);
+    if (S_ISDIR(status.st_mode) && depth > 1) look_into(path, depth - 1, left, newest);
   }
 }
 
 }  // namespace
 
-NewestFile newest_file(const fs::path& directory) {
+fs::path checkpoint_directory(const Environment& environment, const RunDirectory& run) {
+  return value_or(environment, "AF_CHECKPOINT_DIR", run.checkpoints().string());
+}
+
+NewestFile newest_file(const fs::path& directory, int depth) {
   NewestFile newest;
-  look_into(directory, 2, newest);
+  int left = kMostFiles;
+  look_into(directory, depth, left, newest);
   return newest;
 }
 

@@ -11,19 +11,26 @@
 #include <memory>
 #include <string>
 
+#include "launcher/environment.h"
 #include "launcher/output_writer.h"
+#include "launcher/run_directory.h"
 
 namespace af {
 
-// The file in `directory` (two levels deep) that was changed last. Hidden ones and
-// those with a name of something unfinished (".tmp", "-tmp", ".part", ".writing") do not count.
+// Where the programs of a run write their checkpoints: AF_CHECKPOINT_DIR where the person has set
+// it, else the run's own.
+std::filesystem::path checkpoint_directory(const Environment& environment, const RunDirectory& run);
+
+// The file in `directory` (`depth` levels deep) that was changed last, of the first 100,000. Hidden
+// ones and those with a name of something unfinished (".tmp", "-tmp", ".part", ".writing") do not
+// count.
 struct NewestFile {
   std::string path;  // empty: there is none
   int64_t changed_ns = 0;
   uintmax_t size = 0;
   bool operator==(const NewestFile&) const = default;
 };
-NewestFile newest_file(const std::filesystem::path& directory);
+NewestFile newest_file(const std::filesystem::path& directory, int depth = 2);
 
 // Pure. Tells a new checkpoint from the files seen every second: it has to be another one than
 // before, and the same twice; or another one at each of several looks, since a program that writes

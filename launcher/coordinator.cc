@@ -178,10 +178,7 @@ void Coordinator::take_message(int task, const json& message) {
   if (op == "beat") return;
   if (op == "rank_exit") return rank_exit(task, message);
   if (op == "told") return told(task, message.value("signal", 0));
-  if (op == "notice") {
-    if (member->second.satellite) return satellite_told(task, message);
-    return save_all(message.value("reason", ""), message.value("deadline", json()));
-  }
+  if (op == "notice" && member->second.satellite) return satellite_told(task, message);
   if (op == "cannot_start") return cannot_start(task, message);
   if (op == "set") return set(task, message);
   if (op == "get") return get(task, message);

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <utility>
 
+#include "launcher/checkpoint_watch.h"
 #include "launcher/exit_codes.h"
 #include "launcher/job_query.h"
 #include "launcher/say.h"
@@ -20,7 +21,7 @@ RunEnding::RunEnding(asio::io_context& io, OutputWriter& writer, const Environme
       environment_(environment),
       attempt_(attempt),
       callbacks_(std::move(callbacks)),
-      attempts_(directory, run, attempt),
+      attempts_(directory, checkpoint_directory(environment, directory), run, attempt),
       watch_(io, environment, save_before,
              {.on_notice = [this](const JobNotice& notice) { on_notice(notice); },
               .on_signal = [this](int signal,

@@ -34,7 +34,7 @@ class AttemptsTest : public testing::Test {
 
   // An attempt that is killed, with all that watches it: it writes no end.
   int start(int attempt, const std::string& run = "17") {
-    Attempts attempts(directory_, run, attempt);
+    Attempts attempts(directory_, directory_.checkpoints(), run, attempt);
     attempts.begin();
     return attempts.fruitless_before();
   }
@@ -93,7 +93,7 @@ TEST_F(AttemptsTest, ALineThatWasCutIsNone) {
 TEST_F(AttemptsTest, ThisAttempt) {
   start(0);
   start(1);
-  Attempts now(directory_, "17", 2);
+  Attempts now(directory_, directory_.checkpoints(), "17", 2);
   now.begin();
   EXPECT_EQ(now.fruitless_now(false), 3);
   journal(R"({"event":"checkpoint","run":"17","attempt":2,"seconds":4.5})"
@@ -104,10 +104,18 @@ TEST_F(AttemptsTest, ThisAttempt) {
   EXPECT_EQ(now.journal().longest_checkpoint(), 4.5);
 }
 
+TEST_F(AttemptsTest, CheckpointsWhereThePersonHasThemCount) {
+  const fs::path own = directory_.path / "elsewhere";
+  Attempts(directory_, own, "17", 0).begin();
+  fs::create_directories(own / "a/b/c");
+  std::ofstream(own / "a/b/c/shard.pt") << "x";
+  EXPECT_EQ(Attempts(directory_, own, "17", 1).fruitless_before(), 0);
+}
+
 TEST_F(AttemptsTest, WhatItWasToldCountsToo) {
   start(0);
   {
-    Attempts now(directory_, "17", 1);
+    Attempts now(directory_, directory_.checkpoints(), "17", 1);
     now.begin();
     EXPECT_EQ(now.fruitless_now(true), 0);
     now.end(false);
@@ -117,7 +125,7 @@ TEST_F(AttemptsTest, WhatItWasToldCountsToo) {
 
 TEST_F(AttemptsTest, AfterAnEndItCountsAnew) {
   for (int attempt = 0; attempt < 3; ++attempt) start(attempt);
-  Attempts refused(directory_, "17", 3);
+  Attempts refused(directory_, directory_.checkpoints(), "17", 3);
   EXPECT_EQ(refused.fruitless_before(), 3);
   refused.end(true);
   EXPECT_EQ(start(4), 0);

@@ -35,6 +35,18 @@ TEST_F(CheckpointWatching, FindsTheNewestTwoLevelsDeep) {
   EXPECT_EQ(newest_file(directory_).size, 2U);
 }
 
+TEST_F(CheckpointWatching, LooksAsDeepAsItIsTold) {
+  write("a/b/c/state.pt", "1");
+  EXPECT_EQ(newest_file(directory_).path, "");
+  EXPECT_EQ(newest_file(directory_, 4).path, directory_ / "a/b/c/state.pt");
+}
+
+TEST(CheckpointDirectory, IsThePersonsOrTheRuns) {
+  const RunDirectory run = {.path = "/runs/7"};
+  EXPECT_EQ(checkpoint_directory({}, run), "/runs/7/checkpoints");
+  EXPECT_EQ(checkpoint_directory({{"AF_CHECKPOINT_DIR", "/work/mine"}}, run), "/work/mine");
+}
+
 TEST_F(CheckpointWatching, UnfinishedOnesDoNotCount) {
   write("state.pt", "1");
   const NewestFile before = newest_file(directory_);

@@ -18,16 +18,22 @@ HDF5_CPPFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags hdf5 2>/d
 HDF5_LIBS := $(shell pkg-config --libs hdf5 2>/dev/null)
 TRAIN_LIBS := $(TORCH_LIBS) $(HDF5_LIBS) -ldeflate -lfmt
 
-TRAIN_SOURCES := $(wildcard train/*.cc)
-$(BUILD)/obj/train/%.o $(BUILD)/obj/tests/unit/train/%.o: CPPFLAGS += $(TORCH_CPPFLAGS) $(HDF5_CPPFLAGS)
+# A folder uses those behind it, not those before it.
+TRAIN_FOLDERS := parallel metrics data checkpoint
+TRAIN_SOURCES := $(foreach folder,$(TRAIN_FOLDERS),$(wildcard train/$(folder)/*.cc))
+TRAIN_ARCHIVES := $(foreach folder,$(TRAIN_FOLDERS),$(BUILD)/obj/libtrain_$(folder).a)
+$(BUILD)/obj/train/%.o $(BUILD)/obj/tests/unit/train_%.o: CPPFLAGS += $(TORCH_CPPFLAGS) $(HDF5_CPPFLAGS)
 
-$(eval $(call archive,train,$(TRAIN_SOURCES)))
+$(foreach folder,$(TRAIN_FOLDERS),$(eval $(call archive,train_$(folder),$(wildcard train/$(folder)/*.cc))))
 $(BUILD)/lib/libaf_train.so: $(patsubst %.cc,$(BUILD)/obj/%.o,$(TRAIN_SOURCES)) $(BUILD)/obj/libcommon.a $(BUILD)/lib/libaf_collectives.so
 	$(LINK) -shared -Wl,-soname,libaf_train.so -Wl,-rpath,'$$ORIGIN' -L$(BUILD)/lib -laf_collectives $(TRAIN_LIBS)
 ALL += $(BUILD)/lib/libaf_train.so
 
-# The tests look inside the libraries, so they take their objects and not the .so.
-$(eval $(call unit_test,train,$(BUILD)/obj/tests/unit/world/fake_agent.o $(BUILD)/obj/tests/unit/collectives/world.o $(BUILD)/obj/libtrain.a $(BUILD)/obj/libcollectives.a $(BUILD)/obj/libcommon.a,$(TRAIN_LIBS) -ldl))
+# The tests look inside the libraries, so they take their objects and not the .so. One program for each
+# folder tests/unit/train_*, so that a change in one room links and runs its own tests only.
+TRAIN_TEST_ARCHIVES := $(TRAIN_ARCHIVES) $(BUILD)/obj/libcollectives.a $(BUILD)/obj/libcommon.a
+TRAIN_TEST_OBJECTS := $(BUILD)/obj/tests/unit/world/fake_agent.o $(BUILD)/obj/tests/unit/collectives/world.o
+$(foreach tests,$(notdir $(wildcard tests/unit/train_*)),$(eval $(call unit_test,$(tests),$(TRAIN_TEST_OBJECTS) $(TRAIN_TEST_ARCHIVES),$(TRAIN_LIBS) -ldl)))
 
 $(BUILD)/obj/bench/checkpoint_pause.o: CPPFLAGS += $(TORCH_CPPFLAGS)
 $(eval $(call benchmark,checkpoint_pause,bench/checkpoint_pause.cc,$(BUILD)/lib/libaf_train.so,\

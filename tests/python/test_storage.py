@@ -83,7 +83,7 @@ def test_what_was_saved_is_found(make_store, source, warnings):
     assert warnings == []
 
 
-# As tests/unit/train/checkpoint_test.cc says that the C++ library writes it.
+# As tests/unit/train_checkpoint/checkpoint_test.cc says that the C++ library writes it.
 CPP_MANIFEST = """{
   "files": {
     "shards/rank-1.pt": {
@@ -112,7 +112,7 @@ def test_a_checkpoint_of_the_cpp_library_is_read(make_store, source):
 def test_the_manifest_is_that_of_the_cpp_library(make_store, source):
     # Our own file aside, to the byte: the C++ test of the same text shows that it is read there.
     assert CPP_MANIFEST.replace("\n", "\\n") in (
-        (REPO / "tests/unit/train/checkpoint_test.cc").read_text().replace("\n", "\\n"))
+        (REPO / "tests/unit/train_checkpoint/checkpoint_test.cc").read_text().replace("\n", "\\n"))
     path = pathlib.Path(make_store().save(420, source("123456789"), {"loss": 1}))
     manifest = json.loads((path / "manifest.json").read_text())
     own = (path / "af.json").read_bytes()

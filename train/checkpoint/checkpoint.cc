@@ -17,7 +17,7 @@
 #include "common/atomic_file.h"
 #include "common/error.h"
 #include "common/unique_fd.h"
-#include "train/checkpoint_manifest.h"
+#include "train/checkpoint/checkpoint_manifest.h"
 
 namespace af::train {
 

@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "common/error.h"
-#include "tests/unit/train/temporary_directory.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace af::train {
 namespace {

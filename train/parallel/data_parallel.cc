@@ -14,8 +14,8 @@
 
 #include "af/train/module_state.h"
 #include "common/error.h"
-#include "train/replica_buckets.h"
-#include "train/state_broadcast.h"
+#include "train/parallel/replica_buckets.h"
+#include "train/parallel/state_broadcast.h"
 
 namespace af::train {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/replica_buckets.h"
+#include "train/parallel/replica_buckets.h"
 
 #include <ATen/Functions.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/error.h"
-#include "train/gradient_buckets.h"
+#include "train/parallel/gradient_buckets.h"
 
 namespace af::train {
 namespace {

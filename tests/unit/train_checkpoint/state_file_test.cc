@@ -12,7 +12,7 @@
 
 #include "af/train/module_state.h"
 #include "common/error.h"
-#include "tests/unit/train/temporary_directory.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace af::train {
 namespace {

@@ -22,9 +22,9 @@
 #include "af/train/data_parallel.h"
 #include "common/error.h"
 #include "tests/unit/collectives/world.h"
-#include "tests/unit/train/temporary_directory.h"
+#include "tests/unit/temporary_directory.h"
 #include "tests/unit/world/fake_agent.h"
-#include "train/replica_buckets.h"
+#include "train/parallel/replica_buckets.h"
 
 namespace af::train {
 namespace {

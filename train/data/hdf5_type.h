@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "train/hdf5_handle.h"
+#include "train/data/hdf5_handle.h"
 
 namespace af::train {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/hdf5_type.h"
+#include "train/data/hdf5_type.h"
 
 #include <cstring>
 

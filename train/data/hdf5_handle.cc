@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/hdf5_handle.h"
+#include "train/data/hdf5_handle.h"
 
 namespace af::train {
 

@@ -11,8 +11,8 @@
 #include <numeric>
 
 #include "common/error.h"
-#include "tests/unit/train/temporary_directory.h"
-#include "train/hdf5_handle.h"
+#include "tests/unit/temporary_directory.h"
+#include "train/data/hdf5_handle.h"
 
 namespace af::train {
 namespace {

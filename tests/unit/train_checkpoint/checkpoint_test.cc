@@ -23,7 +23,7 @@
 #include "af/train/state_file.h"
 #include "common/atomic_file.h"
 #include "common/error.h"
-#include "tests/unit/train/temporary_directory.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace af::train {
 namespace {

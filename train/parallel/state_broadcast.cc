@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/state_broadcast.h"
+#include "train/parallel/state_broadcast.h"
 
 #include <ATen/Functions.h>
 

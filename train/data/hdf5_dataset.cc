@@ -10,8 +10,8 @@
 #include <fmt/ranges.h>
 
 #include "common/error.h"
-#include "train/hdf5_handle.h"
-#include "train/hdf5_type.h"
+#include "train/data/hdf5_handle.h"
+#include "train/data/hdf5_type.h"
 
 namespace af::train {
 

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/unique_fd.h"
-#include "tests/unit/train/temporary_directory.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace af::train {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/error.h"
-#include "train/parallel/gradient_buckets.h"
+#include "train/parallel/bucket_plan.h"
 
 namespace af::train {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/parallel/gradient_buckets.h"
+#include "train/parallel/bucket_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -6,15 +6,14 @@
 #include <torch/optim/sgd.h>
 
 #include <memory>
-#include <sstream>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <fmt/ranges.h>
 
 #include "common/error.h"
+#include "train/checkpoint/optimizer_key.h"
 
 namespace af::train {
 namespace {
@@ -41,19 +40,6 @@ at::Tensor tensor_at(const State& state, const std::string& name, const at::Tens
     throw Error::format("{} has the shape {} in the state and {} in the model", name,
                         shape_text(tensor), shape_text(like));
   return tensor;
-}
-
-// Optimizer::state() is keyed by the TensorImpl: its address as text in libtorch 1.13, as a pointer
-// in 2.x.
-template <typename Map>
-typename Map::key_type key_of(const Map&, const at::Tensor& parameter) {
-  if constexpr (std::is_same_v<typename Map::key_type, std::string>) {
-    std::ostringstream text;
-    text << parameter.unsafeGetTensorImpl();
-    return text.str();
-  } else {
-    return parameter.unsafeGetTensorImpl();
-  }
 }
 
 enum class Kind { adam, adamw, sgd };

@@ -6,44 +6,14 @@
 #include <utility>
 
 #include "common/error.h"
+#include "train/data/dealt_step.h"
+#include "train/data/order_state.h"
+#include "train/data/random_order.h"
 
 namespace af::train {
-namespace {
 
-// splitmix64 (Vigna, public domain). Neither std::shuffle nor the std distributions promise the
-// same stream in two standard libraries, and a checkpoint must mean the same order everywhere.
-class SplitMix64 {
- public:
-  explicit SplitMix64(uint64_t state) : state_(state) {}
-
-  uint64_t next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-
-  // Uniform in [0, bound): values of the incomplete last round are drawn again.
-  uint64_t below(uint64_t bound) {
-    const uint64_t reject_under = (0 - bound) % bound;
-    for (;;) {
-      const uint64_t value = next();
-      if (value >= reject_under) return value % bound;
-    }
-  }
-
- private:
-  uint64_t state_;
-};
-
-void check_member(int rank, int world) {
-  if (world < 1 || rank < 0 || rank >= world)
-    throw Error::format("dealer: rank {} is not in a world of {}", rank, world);
-}
-
-}  // namespace
-
-Dealer::Dealer(int64_t rows, int64_t global_batch, uint64_t seed) : global_batch_(global_batch) {
+Dealer::Dealer(int64_t rows, int64_t global_batch, uint64_t seed, LastBatch last)
+    : global_batch_(global_batch), last_(last) {
   if (rows < 0) throw Error::format("dealer: {} rows", rows);
   if (global_batch < 1)
     throw Error::format("dealer: a batch of {} rows: at least 1 is needed", global_batch);
@@ -53,15 +23,23 @@ Dealer::Dealer(int64_t rows, int64_t global_batch, uint64_t seed) : global_batch
 }
 
 void Dealer::make_order() {
-  order_.resize(static_cast<size_t>(state_.rows));
-  std::iota(order_.begin(), order_.end(), int64_t{0});
-  // Mixed twice: (seed 1, epoch 2) and (seed 2, epoch 1) must not be the same stream.
-  SplitMix64 random(SplitMix64(state_.seed).next() + static_cast<uint64_t>(state_.epoch));
-  for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random.below(i)]);
+  std::vector<int64_t> order(static_cast<size_t>(state_.rows));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  shuffle(order, stream_of(state_.seed, state_.epoch));
+  order_ = std::make_shared<const std::vector<int64_t>>(std::move(order));
+}
+
+int64_t Dealer::steps_of_epoch() const {
+  return last_ == LastBatch::drop ? state_.rows / global_batch_
+                                  : (state_.rows + global_batch_ - 1) / global_batch_;
 }
 
 int64_t Dealer::total() const {
   return state_.rows + static_cast<int64_t>(state_.left_over.size());
+}
+
+bool Dealer::step_left() const {
+  return total() - state_.position >= (last_ == LastBatch::drop ? global_batch_ : 1);
 }
 
 int64_t Dealer::end_of_step() const {
@@ -69,7 +47,7 @@ int64_t Dealer::end_of_step() const {
 }
 
 int64_t Dealer::row_at(int64_t place) const {
-  return place < state_.rows ? order_[static_cast<size_t>(place)]
+  return place < state_.rows ? (*order_)[static_cast<size_t>(place)]
                              : state_.left_over[static_cast<size_t>(place - state_.rows)];
 }
 
@@ -97,10 +75,9 @@ std::optional<std::vector<int64_t>> Dealer::next(int64_t epoch) {
   if (epoch < state_.epoch) return std::nullopt;
   if (epoch > state_.epoch) begin_epoch(epoch);
   if (!in_step()) {
-    if (state_.position == total()) return std::nullopt;
+    if (!step_left()) return std::nullopt;
     state_.dealt_to = world_size_;
-    state_.dealt_as.resize(static_cast<size_t>(world_size_));
-    std::iota(state_.dealt_as.begin(), state_.dealt_as.end(), 0);
+    state_.dealt_as = dealt_to_all(world_size_);
   }
   std::vector<int64_t> mine;
   const int as = state_.dealt_as[static_cast<size_t>(rank_)];
@@ -113,12 +90,10 @@ std::optional<std::vector<int64_t>> Dealer::next(int64_t epoch) {
 
 void Dealer::complete() {
   if (!in_step()) throw Error("dealer: complete() without a step");
-  std::vector<bool> here(static_cast<size_t>(state_.dealt_to));
-  for (const int as : state_.dealt_as)
-    if (as >= 0) here[static_cast<size_t>(as)] = true;
+  const std::vector<int> now = ranks_now(state_.dealt_as, state_.dealt_to);
   const int64_t end = end_of_step();
   for (int64_t place = state_.position; place < end; ++place)
-    if (!here[static_cast<size_t>((place - state_.position) % state_.dealt_to)])
+    if (now[static_cast<size_t>((place - state_.position) % state_.dealt_to)] < 0)
       state_.left_over.push_back(row_at(place));
   state_.position = end;
   state_.dealt_to = 0;
@@ -129,15 +104,7 @@ void Dealer::change_world(int rank, const std::vector<int>& was, bool begun) {
   check_member(rank, static_cast<int>(was.size()));
   // This rank has not come as far as the one that was dealt the step; it deals as that one did.
   if (begun && !in_step() && !next(state_.epoch)) next(state_.epoch + 1);
-  if (in_step()) {
-    std::vector<int> dealt_as;
-    dealt_as.reserve(was.size());
-    for (const int old : was)
-      dealt_as.push_back(old >= 0 && old < static_cast<int>(state_.dealt_as.size())
-                             ? state_.dealt_as[static_cast<size_t>(old)]
-                             : -1);
-    state_.dealt_as = std::move(dealt_as);
-  }
+  if (in_step()) state_.dealt_as = renumbered(state_.dealt_as, was);
   rank_ = rank;
   world_size_ = static_cast<int>(was.size());
 }
@@ -147,6 +114,29 @@ Dealer::State Dealer::state_to_save() const {
   saved.dealt_to = 0;
   saved.dealt_as.clear();
   return saved;
+}
+
+OrderState Dealer::save(Scope scope) const {
+  const State state = scope == Scope::to_save ? state_to_save() : state_;
+  OrderState saved;
+  saved.numbers = {{"rows", state.rows},
+                   {"seed", static_cast<int64_t>(state.seed)},
+                   {"epoch", state.epoch},
+                   {"position", state.position}};
+  saved.lists = {{"left_over", state.left_over}};
+  save_step(saved, state.dealt_to, state.dealt_as);
+  return saved;
+}
+
+void Dealer::restore(const OrderState& saved) {
+  State state;
+  state.rows = number_of(saved, "rows");
+  state.seed = static_cast<uint64_t>(number_of(saved, "seed"));
+  state.epoch = number_of(saved, "epoch");
+  state.position = number_of(saved, "position");
+  state.left_over = list_of(saved, "left_over");
+  restore_step(saved, state.dealt_to, state.dealt_as);
+  load(state);
 }
 
 void Dealer::load(const State& state) {

@@ -82,8 +82,12 @@ deps:
 # at when a makefile is read, so it has to be there before the second one starts.
 JOBS ?= $(shell nproc)
 test: deps
-	@$(MAKE) --no-print-directory -j$(JOBS) everything unit-tests test-programs
+	@$(MAKE) --no-print-directory -j$(JOBS) everything unit-tests test-programs test-venv
 	@tests/run $(TESTS)
+# Beside the compilers, since it mostly waits for the network. tests/run says why if it is not there.
+.PHONY: test-venv
+test-venv:
+	@scripts/test-venv || true
 demo: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) everything
 	@scripts/demo

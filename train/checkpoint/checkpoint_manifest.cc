@@ -1,39 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/checkpoint/checkpoint_manifest.h"
 
-#include <fcntl.h>
-#include <libdeflate.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "common/atomic_file.h"
 #include "common/error.h"
-#include "common/unique_fd.h"
 
 namespace af::train {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-FileSum sum_of_file(const fs::path& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) throw errno_error("cannot read " + path.string());
-  FileSum sum;
-  std::vector<char> buffer(1 << 20);
-  for (;;) {
-    const ssize_t n = ::read(fd.get(), buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw errno_error("cannot read " + path.string());
-    if (n == 0) return sum;
-    sum.bytes += static_cast<uint64_t>(n);
-    sum.crc32 = libdeflate_crc32(sum.crc32, buffer.data(), static_cast<size_t>(n));
-  }
-}
-
-std::string manifest_of(const fs::path& directory, int64_t step) {
+std::string manifest_of(const fs::path& directory, int64_t step, const FileSums& known) {
   json files = json::object();
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
     if (entry.is_directory() && !entry.is_symlink()) continue;
@@ -41,7 +19,8 @@ std::string manifest_of(const fs::path& directory, int64_t step) {
     if (name == kManifestName) continue;
     if (entry.is_symlink() || !entry.is_regular_file())
       throw Error::format("checkpoint {}: {} is not a plain file", directory.string(), name);
-    const FileSum sum = sum_of_file(entry.path());
+    const auto found = known.find(name);
+    const FileSum sum = found != known.end() ? found->second : sum_of_file(entry.path());
     files[name] = {{"bytes", sum.bytes}, {"crc32", fmt::format("{:08x}", sum.crc32)}};
   }
   return json{{"format", 1}, {"step", step}, {"files", std::move(files)}}.dump(2) + "\n";

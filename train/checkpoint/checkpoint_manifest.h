@@ -4,22 +4,23 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
+
+#include "train/checkpoint/file_sum.h"
 
 namespace af::train {
 
 inline constexpr char kManifestName[] = "manifest.json";
 
-// The CRC-32 of a file's bytes (zlib's polynomial) and how many there are. Throws af::Error.
-struct FileSum {
-  uint64_t bytes = 0;
-  uint32_t crc32 = 0;
-};
-FileSum sum_of_file(const std::filesystem::path& path);
+// By name in the checkpoint.
+using FileSums = std::map<std::string, FileSum>;
 
-// The text of the manifest for the regular files in `directory` and below. Throws af::Error, also
-// for a link, a socket or the like in there, which a copy would not keep.
-std::string manifest_of(const std::filesystem::path& directory, int64_t step);
+// The text of the manifest for the regular files in `directory` and below; those that are not in
+// `known` are read. Throws af::Error, also for a link, a socket or the like in there, which a copy
+// would not keep.
+std::string manifest_of(const std::filesystem::path& directory, int64_t step,
+                        const FileSums& known = {});
 
 // Throws af::Error, with the reason, unless the directory is what its manifest says. kSizes reads
 // no file but the manifest.

@@ -59,8 +59,13 @@ class AF_PUBLIC CheckpointDirectory {
   // there is none or no such directory. Throws af::Error when `root` cannot be read.
   std::optional<Checkpoint> find_newest() const;
 
- private:
+  // Removes those that are too old now that `newest` is there, as save() does; a warning if that
+  // fails.
   void prune(int64_t newest) const;
+  void warn(const std::string& line) const;
+
+ private:
+  void remove_old(int64_t newest) const;
 
   std::filesystem::path root_;
   int keep_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parameters share a bucket, and where in it: a pure function.
+// Which parameters share a bucket, and where in it: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,26 @@ struct ParameterShape {
 struct BucketPlan {
   std::vector<std::size_t> parameters;  // indices into the argument
   std::vector<int64_t> offsets;         // of each, in elements
-  int64_t elements = 0;                 // of all, without the place for the count of samples
+  int64_t elements = 0;                 // of all, without the sums that travel with the last bucket
+  bool operator==(const BucketPlan&) const = default;
 };
 
-// In reverse order of the parameters, which is about the order in which backward finishes their
-// gradients; a bucket is closed when it has reached `limit` bytes (so it may be larger). Each
-// parameter starts at a multiple of 64 bytes, for the vector units.
+struct BucketLimits {
+  std::size_t first = std::size_t{1} << 20;  // small, so that the first reduction starts early
+  std::size_t rest = std::size_t{25} << 20;
+};
+
+// By this order of the parameters (each once). A bucket is closed when it has reached its limit in
+// bytes, so it may be larger; each type and device has a first bucket. Each parameter starts at a
+// multiple of 64 bytes, for the vector units. The same plan for the same arguments on every rank.
 std::vector<BucketPlan> plan_buckets(const std::vector<ParameterShape>& parameters,
-                                     std::size_t limit);
+                                     const std::vector<std::size_t>& order, BucketLimits limits);
+
+// Whether each bucket has the same parameters in both, wherever in it: then it makes no difference
+// to when a bucket is complete.
+bool same_buckets(const std::vector<BucketPlan>& a, const std::vector<BucketPlan>& b);
+
+// About the order in which backward finishes gradients, before it has been seen.
+std::vector<std::size_t> reverse_order(std::size_t parameters);
 
 }  // namespace af::train

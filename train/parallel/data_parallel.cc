@@ -12,10 +12,13 @@
 
 #include <fmt/ranges.h>
 
+#include "af/train/flat_optimizer.h"
 #include "af/train/module_state.h"
 #include "common/error.h"
-#include "train/parallel/replica_buckets.h"
+#include "train/parallel/gradient_reducer.h"
+#include "train/parallel/model_agreement.h"
 #include "train/parallel/state_broadcast.h"
+#include "train/parallel/tensor_broadcast.h"
 
 namespace af::train {
 namespace {
@@ -81,6 +84,20 @@ struct Progress {
   auto order() const { return std::tie(joined, steps, calls); }
 };
 
+std::vector<Progress>::const_iterator furthest_of(const std::vector<Progress>& all) {
+  return std::max_element(all.begin(), all.end(), [](const Progress& a, const Progress& b) {
+    return a.order() < b.order();
+  });
+}
+
+GradientReducer::Options reducer_options(const DataParallelOptions& options) {
+  GradientReducer::Options reducer;
+  reducer.limits = {std::min(options.first_bucket_bytes, options.bucket_bytes),
+                    options.bucket_bytes};
+  reducer.compression = options.compression;
+  return reducer;
+}
+
 }  // namespace
 
 struct DataParallel::Impl {
@@ -98,7 +115,7 @@ struct DataParallel::Impl {
         fixed(communicator),
         world(the_world),
         options(std::move(the_options)),
-        buckets(model, options.bucket_bytes) {
+        reducer(model, reducer_options(options)) {
     const auto parameters = model.parameters();
     if (!parameters.empty()) device = parameters.front().device();
   }
@@ -108,10 +125,14 @@ struct DataParallel::Impl {
   World* world;
   DataParallelOptions options;
   at::Device device = at::kCPU;
-  ReplicaBuckets buckets;
+  GradientReducer reducer;
   std::vector<Kept> kept;
   Dealer* dealer = nullptr;
   BackgroundSaver* saver = nullptr;
+
+  std::optional<int64_t> dealt;     // rows of this step
+  std::optional<int64_t> expected;  // samples of this step, if known before backward
+  int no_sync = 0;                  // guards that live
 
   bool joined = false;
   int64_t steps = 0;
@@ -131,14 +152,15 @@ struct DataParallel::Impl {
     if (!joined) throw Error("DataParallel: begin() comes before the first call for all ranks");
   }
 
+  // Says to the reducer how much the coming gradients count, where that is known.
+  void expect();
+
   // state
   State collect(Scope scope) const;
   void apply(const State& state, bool of_program);
-  std::vector<at::Tensor> others() const;
-  std::string layout() const;
+  std::string kept_names() const;
 
   // collective
-  std::vector<uint64_t> gather(Communicator& comm, std::vector<uint64_t> mine) const;
   std::vector<Progress> compare(Communicator& comm) const;
   void synchronize(Communicator& comm, const std::vector<Progress>& all);
   void form();
@@ -148,9 +170,19 @@ struct DataParallel::Impl {
   void agree(bool change, bool save);
   std::vector<double> sum(Communicator& comm, std::vector<double> values, WorldFlags own);
   std::vector<double> call(const std::function<std::vector<double>(Communicator&)>& run);
+  StepResult step(int64_t samples, double loss,
+                  const std::function<void(GradientBuckets&)>& update);
   void save_and_leave();
   void leave();
 };
+
+void DataParallel::Impl::expect() {
+  if (!expected) return;
+  try {
+    reducer.expect(communicator(), static_cast<double>(*expected));
+  } catch (const CommunicatorError&) {  // step() will meet it, and can go on without this world
+  }
+}
 
 // Everything but what step(), next() and the like do --------------------------------------------
 
@@ -181,66 +213,23 @@ void DataParallel::Impl::apply(const State& state, bool of_program) {
   }
 }
 
-// Buffers, and parameters that are not trained.
-std::vector<at::Tensor> DataParallel::Impl::others() const {
-  std::vector<at::Tensor> all;
-  for (const auto& parameter : model.parameters())
-    if (!parameter.requires_grad()) all.push_back(parameter.detach());
-  for (const auto& buffer : model.buffers()) all.push_back(buffer.detach());
-  return all;
-}
-
-std::string DataParallel::Impl::layout() const {
-  std::string text;
-  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
-    text += fmt::format("{} {} [{}] {};", name, c10::toString(tensor.scalar_type()),
-                        fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ","),
-                        tensor.requires_grad());
-  };
-  for (const auto& item : model.named_parameters()) add(item.key(), item.value());
-  for (const auto& item : model.named_buffers()) add(item.key(), item.value());
-  for (const Kept& one : kept) text += one.name + ";";
-  return text;
-}
-
-// The values of all ranks, one after the other. They travel in tensors on the model's device: NCCL
-// takes no host memory.
-std::vector<uint64_t> DataParallel::Impl::gather(Communicator& comm,
-                                                 std::vector<uint64_t> mine) const {
-  const auto count = static_cast<int64_t>(mine.size());
-  const at::Tensor in = at::from_blob(mine.data(), {count}, at::kLong).to(device);
-  const at::Tensor out = at::empty({count * comm.world_size()}, in.options());
-  comm.all_gather(in.data_ptr(), out.data_ptr(), mine.size(), DataType::u64).synchronize();
-  const at::Tensor all = out.cpu();
-  const int64_t* values = all.data_ptr<int64_t>();
-  return std::vector<uint64_t>(values, values + all.numel());
+std::string DataParallel::Impl::kept_names() const {
+  std::string names;
+  for (const Kept& one : kept) names += one.name + ";";
+  return names;
 }
 
 // Checks that all ranks have the same model, and says how far each has come.
 std::vector<Progress> DataParallel::Impl::compare(Communicator& comm) const {
-  const std::string text = layout();
-  uint64_t tensors = 0;
-  uint64_t elements = 0;
-  for (const auto& tensors_of : {model.parameters(), model.buffers()})
-    for (const auto& tensor : tensors_of) {
-      ++tensors;
-      elements += static_cast<uint64_t>(tensor.numel());
-    }
-  const std::vector<uint64_t> mine = {libdeflate_crc32(0, text.data(), text.size()),
-                                      tensors,
-                                      elements,
-                                      joined ? 1U : 0U,
-                                      static_cast<uint64_t>(steps),
-                                      results.size()};
-  const auto all = gather(comm, mine);
+  const ModelFingerprint print = fingerprint_of(model, kept_names());
+  const std::vector<uint64_t> mine = {
+      print.checksum, print.tensors, print.elements, joined ? 1U : 0U, static_cast<uint64_t>(steps),
+      results.size()};
+  const auto all = gather_numbers(comm, mine, device);
   std::vector<Progress> progress;
   for (std::size_t rank = 0; rank * mine.size() < all.size(); ++rank) {
     const uint64_t* one = all.data() + rank * mine.size();
-    if (one[0] != all[0])
-      throw Error::format(
-          "rank {} has another model than rank 0 ({} tensors with {} elements, against {} with "
-          "{}): names, shapes and types must be the same on all ranks, and what is kept with it",
-          rank, one[1], one[2], all[1], all[2]);
+    check_same_model(rank, {one[0], one[1], one[2]}, {all[0], all[1], all[2]});
     progress.push_back({one[3] != 0, static_cast<int64_t>(one[4]), static_cast<int64_t>(one[5])});
   }
   return progress;
@@ -250,9 +239,7 @@ std::vector<Progress> DataParallel::Impl::compare(Communicator& comm) const {
 
 // Gives what the furthest rank has to those that have come less far.
 void DataParallel::Impl::synchronize(Communicator& comm, const std::vector<Progress>& all) {
-  const auto first =
-      std::max_element(all.begin(), all.end(),
-                       [](const Progress& a, const Progress& b) { return a.order() < b.order(); });
+  const auto first = furthest_of(all);
   const Progress& mine = all[static_cast<std::size_t>(comm.rank())];
   const bool complete = std::all_of(all.begin(), all.end(), [&](const Progress& one) {
     return one.joined && one.order() == first->order();
@@ -289,7 +276,7 @@ void DataParallel::Impl::synchronize(Communicator& comm, const std::vector<Progr
 void DataParallel::Impl::form() {
   Communicator& comm = communicator();
   const auto all = compare(comm);
-  buckets.allocate(comm, elastic());
+  reducer.allocate(comm, elastic(), static_cast<int>(furthest_of(all) - all.begin()));
   synchronize(comm, all);
   joined = true;
 }
@@ -408,6 +395,43 @@ std::vector<double> DataParallel::Impl::call(
   return results[called++];
 }
 
+StepResult DataParallel::Impl::step(int64_t samples, double loss,
+                                    const std::function<void(GradientBuckets&)>& update) {
+  if (samples < 0) throw Error::format("gradients of {} samples", samples);
+  check_joined();
+  const int64_t before = steps;
+  in_step = true;
+  expected.reset();
+  const GradientReducer::Share share{samples, static_cast<double>(samples), loss};
+  std::optional<StepSums> sums;
+  while (!sums) {
+    try {
+      sums = reducer.finish(communicator(), share, flags(false));
+    } catch (const CommunicatorError& error) {
+      if (!elastic() || !is_of_the_world(error)) throw;
+      const at::NoGradGuard no_grad;
+      next_world();
+      if (steps > before) {  // others had the result, and this rank has their state now
+        in_step = false;
+        called = 0;
+        return last;
+      }
+    }
+  }
+  agree(sums->change, sums->save);
+  update(reducer.gradients());
+  ++steps;
+  in_step = false;
+  last.samples = static_cast<int64_t>(sums->samples);
+  last.loss =
+      sums->samples > 0 ? sums->loss / sums->samples : std::numeric_limits<double>::quiet_NaN();
+  results.clear();
+  called = 0;
+  if (dealer != nullptr && dealer->in_step()) dealer->complete();
+  if (world != nullptr) world->step_done(steps);
+  return last;
+}
+
 // The class --------------------------------------------------------------------------------------
 
 DataParallel::DataParallel(torch::nn::Module& model, Communicator& world,
@@ -415,14 +439,14 @@ DataParallel::DataParallel(torch::nn::Module& model, Communicator& world,
     : impl_(std::make_unique<Impl>(model, &world, nullptr, std::move(options))) {
   const at::NoGradGuard no_grad;
   impl_->compare(world);
-  impl_->buckets.allocate(world, /*kept=*/false);
+  impl_->reducer.allocate(world, /*kept=*/false, /*layout_root=*/0);
   impl_->joined = true;
   broadcast_parameters();
 }
 
 DataParallel::DataParallel(torch::nn::Module& model, World& world, DataParallelOptions options)
     : impl_(std::make_unique<Impl>(model, nullptr, &world, std::move(options))) {
-  if (impl_->buckets.empty()) throw Error("DataParallel: no parameter needs a gradient");
+  if (impl_->reducer.empty()) throw Error("DataParallel: no parameter needs a gradient");
 }
 
 DataParallel::~DataParallel() = default;
@@ -464,6 +488,12 @@ void DataParallel::keep(const std::string& name, const at::Tensor& values) {
 void DataParallel::keep(const std::string& name, int64_t& value) {
   impl_->kept.push_back({name, true, [&value](auto) { return c10::IValue(value); },
                          [&value](const c10::IValue& saved) { value = saved.toInt(); }});
+}
+
+void DataParallel::keep(const std::string& name, std::function<c10::IValue()> get,
+                        std::function<void(const c10::IValue&)> set) {
+  impl_->kept.push_back(
+      {name, false, [get = std::move(get)](auto) { return get(); }, std::move(set)});
 }
 
 void DataParallel::save_with(BackgroundSaver& saver) {
@@ -511,57 +541,48 @@ void DataParallel::begin() {
 std::optional<std::vector<int64_t>> DataParallel::next(int64_t epoch) {
   if (impl_->dealer == nullptr) throw Error("DataParallel: next() without a dealer (see keep())");
   if (!impl_->dealer->in_step()) impl_->enter();
-  return impl_->dealer->next(epoch);
+  auto rows = impl_->dealer->next(epoch);
+  impl_->dealt = rows ? std::optional(static_cast<int64_t>(rows->size())) : std::nullopt;
+  return rows;
 }
 
-void DataParallel::zero_grad() {
-  const at::NoGradGuard no_grad;
-  if (impl_->dealer == nullptr) impl_->enter();
-  impl_->check_joined();
-  impl_->buckets.zero();
+void DataParallel::zero_grad(std::optional<int64_t> samples) {
+  Impl& impl = *impl_;
+  if (impl.dealer == nullptr) impl.enter();
+  impl.check_joined();
+  impl.reducer.zero();
+  impl.expected = samples ? samples : impl.dealt;
+  if (impl.no_sync == 0) impl.expect();
+}
+
+NoSync DataParallel::no_sync() {
+  Impl& impl = *impl_;
+  ++impl.no_sync;
+  impl.reducer.forget();
+  return NoSync([&impl] {
+    if (--impl.no_sync == 0) impl.expect();
+  });
 }
 
 DataParallel::StepResult DataParallel::step(int64_t samples, const at::Tensor& loss,
                                             torch::optim::Optimizer& optimizer) {
   const double value = samples > 0 && loss.defined() ? loss.item<double>() : 0;
-  return step(samples, value, [&] { optimizer.step(); });
+  auto* flat = dynamic_cast<FlatOptimizer*>(&optimizer);
+  return impl_->step(samples, value, [&](GradientBuckets& gradients) {
+    if (flat != nullptr)
+      flat->scale_gradients(gradients.scale);  // in its own pass
+    else
+      apply_scale(gradients);
+    optimizer.step();
+  });
 }
 
 DataParallel::StepResult DataParallel::step(int64_t samples, double loss,
                                             const std::function<void()>& update) {
-  if (samples < 0) throw Error::format("gradients of {} samples", samples);
-  Impl& impl = *impl_;
-  impl.check_joined();
-  const int64_t before = impl.steps;
-  impl.in_step = true;
-  std::optional<ReplicaBuckets::Sums> sums;
-  while (!sums) {
-    try {
-      sums = impl.buckets.reduce(impl.communicator(), samples, loss, impl.flags(false));
-    } catch (const CommunicatorError& error) {
-      if (!impl.elastic() || !is_of_the_world(error)) throw;
-      const at::NoGradGuard no_grad;
-      impl.next_world();
-      if (impl.steps > before) {  // others had the result, and this rank has their state now
-        impl.in_step = false;
-        impl.called = 0;
-        return impl.last;
-      }
-    }
-  }
-  impl.agree(sums->change, sums->save);
-  impl.buckets.show_reduced();
-  update();
-  ++impl.steps;
-  impl.in_step = false;
-  impl.last.samples = static_cast<int64_t>(sums->samples);
-  impl.last.loss =
-      sums->samples > 0 ? sums->loss / sums->samples : std::numeric_limits<double>::quiet_NaN();
-  impl.results.clear();
-  impl.called = 0;
-  if (impl.dealer != nullptr && impl.dealer->in_step()) impl.dealer->complete();
-  if (impl.world != nullptr) impl.world->step_done(impl.steps);
-  return impl.last;
+  return impl_->step(samples, loss, [&](GradientBuckets& gradients) {
+    apply_scale(gradients);
+    update();
+  });
 }
 
 int64_t DataParallel::steps() const {
@@ -582,7 +603,7 @@ void DataParallel::check_agreement() {
     uint32_t sum = 0;
     for (const auto& parameter : impl_->model.parameters()) sum = checksum(sum, parameter);
     for (const auto& buffer : impl_->model.buffers()) sum = checksum(sum, buffer);
-    const auto all = impl_->gather(comm, {sum});
+    const auto all = gather_numbers(comm, {sum}, impl_->device);
     std::vector<double> others;
     for (std::size_t rank = 1; rank < all.size(); ++rank)
       if (all[rank] != all[0]) others.push_back(static_cast<double>(rank));
@@ -618,21 +639,17 @@ void DataParallel::finish() {
 int64_t DataParallel::average_gradients(int64_t samples) {
   if (samples < 0) throw Error::format("gradients of {} samples", samples);
   impl_->check_joined();
-  const auto sums = impl_->buckets.reduce(impl_->communicator(), samples, 0, {});
-  impl_->buckets.show_reduced();
+  impl_->expected.reset();
+  const StepSums sums =
+      impl_->reducer.finish(impl_->communicator(), {samples, static_cast<double>(samples), 0}, {});
+  apply_scale(impl_->reducer.gradients());
   return static_cast<int64_t>(sums.samples);
 }
 
 void DataParallel::broadcast_parameters() {
-  const at::NoGradGuard no_grad;
   Communicator& comm = impl_->communicator();
-  impl_->buckets.broadcast_parameters(comm);
-  for (const at::Tensor& tensor : impl_->others()) {
-    const at::Tensor plain = tensor.contiguous();
-    comm.broadcast(plain.data_ptr(), plain.data_ptr(), plain.nbytes(), DataType::u8, /*root=*/0)
-        .synchronize();
-    if (!plain.is_same(tensor)) at::Tensor(tensor).copy_(plain);
-  }
+  broadcast_tensors(comm, impl_->model.parameters(), /*root=*/0);
+  broadcast_tensors(comm, impl_->model.buffers(), /*root=*/0);
 }
 
 }  // namespace af::train

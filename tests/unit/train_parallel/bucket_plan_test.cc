@@ -11,40 +11,71 @@ namespace {
 
 using Indices = std::vector<std::size_t>;
 
+// In reverse order, every bucket with the same limit.
+std::vector<BucketPlan> plan(const std::vector<ParameterShape>& shapes, std::size_t limit) {
+  return plan_buckets(shapes, reverse_order(shapes.size()), {limit, limit});
+}
+
 TEST(PlanBuckets, NoParametersNoBuckets) {
-  EXPECT_TRUE(plan_buckets({}, 100).empty());
+  EXPECT_TRUE(plan({}, 100).empty());
+}
+
+TEST(PlanBuckets, TheFirstBucketOfATypeHasALimitOfItsOwn) {
+  std::vector<ParameterShape> shapes(12, {16});  // of 64 bytes
+  for (std::size_t i = 0; i < 6; ++i) shapes[i] = {8, 7, 0, 8};
+  const auto planned = plan_buckets(shapes, reverse_order(12), {64, 192});
+  std::vector<Indices> buckets;
+  for (const BucketPlan& one : planned) buckets.push_back(one.parameters);
+  EXPECT_EQ(buckets, (std::vector<Indices>{{11}, {10, 9, 8}, {7, 6}, {5}, {4, 3, 2}, {1, 0}}));
+}
+
+TEST(PlanBuckets, TheOrderIsTheCallers) {
+  const auto planned = plan_buckets({{16}, {16}, {16}, {16}}, {2, 0, 3, 1}, {64, 128});
+  ASSERT_EQ(planned.size(), 3U);
+  EXPECT_EQ(planned[0].parameters, (Indices{2}));
+  EXPECT_EQ(planned[1].parameters, (Indices{0, 3}));
+  EXPECT_EQ(planned[1].offsets, (std::vector<int64_t>{0, 16}));
+  EXPECT_EQ(planned[2].parameters, (Indices{1}));
 }
 
 TEST(PlanBuckets, ReverseOrderClosedAtTheLimit) {
-  const auto plan = plan_buckets({{32}, {32}, {64}, {16}}, 256);
-  ASSERT_EQ(plan.size(), 2U);
-  EXPECT_EQ(plan[0].parameters, (Indices{3, 2}));  // 16 + 64 floats: 320 bytes, past 256
-  EXPECT_EQ(plan[0].offsets, (std::vector<int64_t>{0, 16}));
-  EXPECT_EQ(plan[0].elements, 80);
-  EXPECT_EQ(plan[1].parameters, (Indices{1, 0}));
+  const auto planned = plan({{32}, {32}, {64}, {16}}, 256);
+  ASSERT_EQ(planned.size(), 2U);
+  EXPECT_EQ(planned[0].parameters, (Indices{3, 2}));  // 16 + 64 floats: 320 bytes, past 256
+  EXPECT_EQ(planned[0].offsets, (std::vector<int64_t>{0, 16}));
+  EXPECT_EQ(planned[0].elements, 80);
+  EXPECT_EQ(planned[1].parameters, (Indices{1, 0}));
 }
 
 TEST(PlanBuckets, AParameterLargerThanTheLimitIsABucket) {
-  const auto plan = plan_buckets({{10}, {1000000}, {10}}, 64);
-  ASSERT_EQ(plan.size(), 2U);
-  EXPECT_EQ(plan[0].parameters, (Indices{2, 1}));
-  EXPECT_EQ(plan[1].parameters, (Indices{0}));
+  const auto planned = plan({{10}, {1000000}, {10}}, 64);
+  ASSERT_EQ(planned.size(), 2U);
+  EXPECT_EQ(planned[0].parameters, (Indices{2, 1}));
+  EXPECT_EQ(planned[1].parameters, (Indices{0}));
+}
+
+TEST(SameBuckets, TheOrderWithinABucketDoesNotCount) {
+  const std::vector<ParameterShape> shapes(4, {16});
+  const auto of = [&](const Indices& order) { return plan_buckets(shapes, order, {128, 128}); };
+  EXPECT_TRUE(same_buckets(of({0, 1, 2, 3}), of({1, 0, 3, 2})));
+  EXPECT_FALSE(same_buckets(of({0, 1, 2, 3}), of({2, 3, 0, 1}))) << "that of buckets does";
+  EXPECT_FALSE(same_buckets(of({0, 1, 2, 3}), of({0, 2, 1, 3})));
+  EXPECT_FALSE(same_buckets(of({0, 1, 2, 3}), {}));
 }
 
 TEST(PlanBuckets, ParametersStartAt64Bytes) {
-  const auto plan = plan_buckets({{1}, {3}, {17}}, 1 << 20);
-  ASSERT_EQ(plan.size(), 1U);
-  EXPECT_EQ(plan[0].offsets, (std::vector<int64_t>{0, 32, 48}));
-  EXPECT_EQ(plan[0].elements, 49);
+  const auto planned = plan({{1}, {3}, {17}}, 1 << 20);
+  ASSERT_EQ(planned.size(), 1U);
+  EXPECT_EQ(planned[0].offsets, (std::vector<int64_t>{0, 32, 48}));
+  EXPECT_EQ(planned[0].elements, 49);
 }
 
 TEST(PlanBuckets, TypesAndDevicesDoNotMix) {
-  const auto plan =
-      plan_buckets({{8, 6, -1, 4}, {8, 7, -1, 8}, {8, 6, 0, 4}, {8, 6, -1, 4}}, 1 << 20);
-  ASSERT_EQ(plan.size(), 3U);
-  EXPECT_EQ(plan[0].parameters, (Indices{3, 0}));
-  EXPECT_EQ(plan[1].parameters, (Indices{2}));
-  EXPECT_EQ(plan[2].parameters, (Indices{1}));
+  const auto planned = plan({{8, 6, -1, 4}, {8, 7, -1, 8}, {8, 6, 0, 4}, {8, 6, -1, 4}}, 1 << 20);
+  ASSERT_EQ(planned.size(), 3U);
+  EXPECT_EQ(planned[0].parameters, (Indices{3, 0}));
+  EXPECT_EQ(planned[1].parameters, (Indices{2}));
+  EXPECT_EQ(planned[2].parameters, (Indices{1}));
 }
 
 TEST(PlanBuckets, EveryParameterOnceWithoutOverlap) {
@@ -52,7 +83,7 @@ TEST(PlanBuckets, EveryParameterOnceWithoutOverlap) {
   shapes.reserve(50);
   for (int i = 0; i < 50; ++i) shapes.push_back({1 + (i * 37) % 101});
   std::set<std::size_t> seen;
-  for (const BucketPlan& bucket : plan_buckets(shapes, 1000)) {
+  for (const BucketPlan& bucket : plan(shapes, 1000)) {
     int64_t end = 0;
     for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
       EXPECT_TRUE(seen.insert(bucket.parameters[i]).second);

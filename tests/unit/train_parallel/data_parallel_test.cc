@@ -141,7 +141,8 @@ TEST_F(DataParallelTest, ARankWithoutSamplesMayHoldAnything) {
                         replicas.zero_grad();
                         const double nan = std::numeric_limits<double>::quiet_NaN();
                         for (auto& parameter : model->parameters())
-                          parameter.mutable_grad().fill_(rank == 0 ? 2.5 : nan);
+                          parameter.mutable_grad() =
+                              at::full_like(parameter, rank == 0 ? 2.5 : nan).detach();
                         EXPECT_EQ(replicas.average_gradients(rank == 0 ? 3 : 0), 3);
                         for (const auto& parameter : model->parameters())
                           EXPECT_TRUE(parameter.grad().eq(2.5).all().item<bool>());
@@ -166,11 +167,12 @@ TEST_F(DataParallelTest, GradientsThatWereReplacedAreTakenBack) {
                       [](int rank, Communicator& world) {
                         Model model = make_model();
                         DataParallel replicas(*model, world);
+                        replicas.average_gradients(1);
                         const void* home = model->parameters()[0].grad().data_ptr();
                         for (auto& parameter : model->parameters())  // as zero_grad of 2.x does
                           parameter.mutable_grad() = at::Tensor();
                         model->parameters()[0].mutable_grad() =
-                            at::full_like(model->parameters()[0], rank);
+                            at::full_like(model->parameters()[0], rank).detach();
                         EXPECT_EQ(replicas.average_gradients(1), 2);
                         EXPECT_EQ(model->parameters()[0].grad().data_ptr(), home);
                         EXPECT_TRUE(model->parameters()[0].grad().eq(0.5).all().item<bool>());
@@ -227,22 +229,90 @@ TEST_F(DataParallelTest, DriftIsNamed) {
     EXPECT_NE(error.find("rank 1, 3 are not those of rank 0"), std::string::npos) << error;
 }
 
-TEST_F(DataParallelTest, HalfPrecisionParametersAreRefused) {
+TEST_F(DataParallelTest, ParametersOfOtherTypesAreRefused) {
   const auto errors = run_world(1, [](int, Communicator& world) {
     Model model(torch::nn::Linear(2, 2));
-    model->to(at::kHalf);
+    model->to(at::kComplexFloat);
     const DataParallel replicas(*model, world);
   });
-  EXPECT_NE(errors[0].find("parameter 0.weight is Half"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[0].find("parameter 0.weight is ComplexFloat"), std::string::npos) << errors[0];
+}
+
+// Seven buckets of which six go during backward; the samples of a step come from the dealer.
+TEST_F(DataParallelTest, ASecondBackwardOfAStepNeedsNoSync) {
+  const auto errors = run_world(2, [](int, Communicator& world) {
+    const Data data;
+    Model model = make_model();
+    fill(*model, 1.3);
+    DataParallelOptions options;
+    options.bucket_bytes = 1;
+    DataParallel replicas(*model, world, options);
+    torch::optim::Adam adam(model->parameters());
+    Dealer dealer(37, 8, 1);
+    replicas.keep("data", dealer);
+    const auto loss_of = [&](const std::vector<int64_t>& rows) {
+      const at::Tensor index = at::tensor(rows);
+      return (model->forward(data.x.index_select(0, index)) - data.y.index_select(0, index))
+          .pow(2)
+          .mean();
+    };
+    auto rows = replicas.next(0);
+    replicas.zero_grad();
+    const at::Tensor whole = loss_of(*rows);
+    whole.backward();
+    std::vector<at::Tensor> wanted;
+    replicas.step(static_cast<int64_t>(rows->size()), whole.item<double>(), [&] {
+      for (const auto& parameter : model->parameters()) wanted.push_back(parameter.grad().clone());
+    });
+    replicas.zero_grad(4);  // the same rows again, in halves
+    {
+      const NoSync guard = replicas.no_sync();
+      (loss_of({(*rows)[0], (*rows)[1]}) / 2).backward();
+    }
+    (loss_of({(*rows)[2], (*rows)[3]}) / 2).backward();
+    replicas.step(4, 0.0, [&] {
+      for (std::size_t i = 0; i < wanted.size(); ++i)
+        EXPECT_TRUE(at::allclose(model->parameters()[i].grad(), wanted[i], 0, 1e-14));
+    });
+    replicas.zero_grad(4);
+    loss_of(*rows).backward();
+    loss_of(*rows).backward();
+    replicas.step(4, 0.0, [] {});
+  });
+  for (const auto& error : errors)
+    EXPECT_NE(error.find("a second backward pass for parameter "), std::string::npos) << error;
+}
+
+TEST_F(DataParallelTest, ASteadyNumberOfSamplesIsSaidBeforeBackward) {
+  const auto errors = run_world(1, [](int, Communicator& world) {
+    Model model = make_model();
+    fill(*model, 1.3);
+    DataParallelOptions options;
+    options.bucket_bytes = 1;
+    DataParallel replicas(*model, world, options);
+    for (const int64_t samples : {4, 5}) {
+      replicas.zero_grad(4);
+      model->forward(Data().x).mean().backward();
+      replicas.step(samples, 0.0, [] {});
+    }
+  });
+  EXPECT_NE(errors[0].find("gradients of 5 samples, but they were reduced during backward as those "
+                           "of 4"),
+            std::string::npos)
+      << errors[0];
 }
 
 TEST_F(DataParallelTest, GradientsOutliveTheirOwner) {
   EXPECT_EQ(run_world(1,
                       [](int, Communicator& world) {
                         Model model = make_model();
-                        { const DataParallel replicas(*model, world); }
+                        {
+                          DataParallel replicas(*model, world);
+                          replicas.average_gradients(0);
+                        }
                         model->parameters()[0].mutable_grad().fill_(3);
                         EXPECT_EQ(model->parameters()[0].grad().max().item<double>(), 3);
+                        model->forward(Data().x).sum().backward();  // no hook is left
                       }),
             no_errors(1));
 }

@@ -24,7 +24,7 @@
 #include "tests/unit/collectives/world.h"
 #include "tests/unit/temporary_directory.h"
 #include "tests/unit/world/fake_agent.h"
-#include "train/parallel/replica_buckets.h"
+#include "train/parallel/gradient_reducer.h"
 
 namespace af::train {
 namespace {
@@ -180,7 +180,7 @@ class Ranks {
 class ElasticTest : public testing::Test {
  protected:
   static void SetUpTestSuite() { at::set_num_threads(1); }
-  void TearDown() override { ReplicaBuckets::after_reduction = nullptr; }
+  void TearDown() override { GradientReducer::after_reduction = nullptr; }
   TemporaryDirectory temporary_;
 };
 
@@ -242,7 +242,7 @@ TEST_F(ElasticTest, AllButOneDieInOneStepAndInTheNextWorldToo) {
 
 // Throws on this thread, as if the `when`th reduction had not come to an end here.
 void fail_after_reduction(int when, const std::function<void()>& fail) {
-  ReplicaBuckets::after_reduction = [when, fail, count = 0]() mutable {
+  GradientReducer::after_reduction = [when, fail, count = 0]() mutable {
     if (count++ == when) fail();
   };
 }

@@ -25,10 +25,15 @@
 //   }
 //   replicas.finish();
 //
-// Gradients are views of flat buckets in memory from Communicator::allocate(), which the backend
-// reduces without a copy into or out of a bucket. The mean is over samples, not over ranks: shares
-// of different sizes, also of no row at all, give exactly the gradient of the mean loss over the
-// whole batch, at any world size.
+// Gradients lie in flat buckets in memory from Communicator::allocate(), which the backend reduces
+// without a copy into or out of a bucket. The mean is over samples, not over ranks: shares of
+// different sizes, also of no row at all, give exactly the gradient of the mean loss over the whole
+// batch, at any world size.
+//
+// Where the samples of a step are known before its backward (the rows of next(), or
+// zero_grad(samples)), all buckets but the last are reduced while backward goes on with the others.
+// Then step() takes the same number, and a step of several backward passes runs all but the last
+// one under no_sync().
 //
 // When the world changes
 // - A rank that is lost in mid-step: step() goes to the next world with the ranks that are left and
@@ -52,6 +57,7 @@
 // ranks that differ), CommunicatorError from a world that cannot change.
 #pragma once
 
+#include <c10/core/ScalarType.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
@@ -68,26 +74,31 @@
 #include "af/train/background_saver.h"
 #include "af/train/checkpoint.h"
 #include "af/train/dealer.h"
+#include "af/train/no_sync.h"
 #include "af/train/state_file.h"
 #include "af/world.h"
 
 namespace af::train {
 
 struct DataParallelOptions {
-  // A bucket is closed when it has at least so many bytes. Parameters go in reverse order.
+  // A bucket is closed when it has at least so many bytes.
   std::size_t bucket_bytes = std::size_t{25} << 20;
   // Called on every rank that goes on, when another world has been formed: its size before and now.
   std::function<void(int before, int now)> changed;
   // Ends a rank that is not needed any more. By default: flushes C's streams, exit code 0.
   std::function<void()> leave;
+  // The first bucket's limit: small, so that it goes early.
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;
+  // at::kHalf or at::kBFloat16: gradients travel in 16 bits (see DistributedDataParallelOptions).
+  std::optional<at::ScalarType> compression;
 };
 
 class AF_PUBLIC DataParallel {
  public:
   // A world of a fixed size. Checks that all ranks have the same parameters by name, shape and
   // type, and broadcasts rank 0's values, buffers (batch norm's means) included: ready without
-  // begin(). All parameters that need a gradient must be f32 or f64. `model` and `world` must
-  // outlive this object; no parameter may be added or moved to another device afterwards.
+  // begin(). All parameters that need a gradient must be f64, f32, f16 or bf16. `model` and `world`
+  // must outlive this object; no parameter may be added or moved to another device afterwards.
   DataParallel(torch::nn::Module& model, Communicator& world, DataParallelOptions options = {});
   // A world that may change. Nothing is communicated before begin().
   DataParallel(torch::nn::Module& model, World& world, DataParallelOptions options = {});
@@ -104,6 +115,9 @@ class AF_PUBLIC DataParallel {
   void keep(const std::string& name, Dealer& dealer);
   void keep(const std::string& name, const at::Tensor& values);
   void keep(const std::string& name, int64_t& value);
+  // Anything else that a State can hold.
+  void keep(const std::string& name, std::function<c10::IValue()> get,
+            std::function<void(const c10::IValue&)> set);
   // Rank 0 saves with it, here in checkpoint() and when the whole job ends.
   void save_with(BackgroundSaver& saver);
 
@@ -120,9 +134,13 @@ class AF_PUBLIC DataParallel {
   // The rows of this rank in the next step, possibly none; nothing when the epoch is over.
   std::optional<std::vector<int64_t>> next(int64_t epoch);
 
-  // In place of Optimizer::zero_grad(), which in libtorch 1.13 throws on views, and in 2.x would
-  // drop the views.
-  void zero_grad();
+  // The parameters have no gradients; the next backward makes them. `samples`: what step() will be
+  // called with, where it is not the number of rows of next() (tokens, say) or there is no dealer.
+  void zero_grad(std::optional<int64_t> samples = std::nullopt);
+
+  // While it lives, backward passes add up gradients and reduce nothing. As gradients of one loss:
+  // each pass's loss divided so that all together are the mean over the samples of step().
+  NoSync no_sync();
 
   // Of all ranks together, the same on all.
   struct StepResult {
@@ -132,6 +150,7 @@ class AF_PUBLIC DataParallel {
   // After backward(): the gradients become those of the whole batch, and the optimizer takes a
   // step. `samples`: the rows that this rank's loss is the mean of, 0 if it had none (then it need
   // not call backward, what its gradients hold does not matter, and `loss` may be undefined).
+  // A flat optimizer (flat_optimizer.h) divides by the samples in its own pass.
   StepResult step(int64_t samples, const at::Tensor& loss, torch::optim::Optimizer& optimizer);
   // With `update` for the optimizer's step: to clip gradients before, say. Not called on a rank
   // that gets the state from another.

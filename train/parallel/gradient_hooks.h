@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Says when the gradient of a parameter is complete in a backward pass: after all that flows into
+// the parameter has been added up, and while backward goes on with the others.
+//
+// The hooks sit on autograd's accumulation nodes, which tensors only refer to weakly: they are held
+// here, and the hooks are removed with this object, since a tensor may outlive it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace af::train {
+
+class GradientHooks {
+ public:
+  // `ready` is called with the index of the parameter, on the thread that runs backward: the
+  // caller's for host memory, one of autograd's for each device. It must not throw: what leaves a
+  // hook ends backward half-way.
+  GradientHooks(const std::vector<at::Tensor>& parameters, std::function<void(std::size_t)> ready);
+  ~GradientHooks();
+  GradientHooks(const GradientHooks&) = delete;
+  GradientHooks& operator=(const GradientHooks&) = delete;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
+};
+
+}  // namespace af::train

@@ -21,11 +21,9 @@ constexpr std::size_t kBlock = std::size_t{1} << 20;
 ArchiveFile::ArchiveFile(std::filesystem::path path, Open how) : path_(std::move(path)) {
   // Write only: an NFS client that has never read a page sends just what was written of it, and
   // leaves alone what other nodes write beside.
-  const int flags = O_WRONLY | O_CLOEXEC | (how == Open::create ? O_CREAT | O_TRUNC : 0);
+  const int flags = O_WRONLY | O_CLOEXEC | O_CREAT | (how == Open::create ? O_TRUNC : 0);
   fd_.reset(::open(path_.c_str(), flags, 0666));
-  if (!fd_)
-    throw errno_error(
-        fmt::format("cannot {} {}", how == Open::create ? "create" : "open", path_.string()));
+  if (!fd_) throw errno_error("cannot create " + path_.string());
 }
 
 void ArchiveFile::write_at(uint64_t offset, const void* data, std::size_t bytes) {

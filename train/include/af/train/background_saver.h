@@ -7,8 +7,12 @@
 //   …
 //   saver.flush();              // at the end: all is on the disk
 //
-// The copies live in host memory that is kept from one save to the next, as much as the state has
-// (pinned for tensors of a GPU). The first save is the slowest: it makes them.
+// The copies live in host memory that is kept from one save to the next (pinned for tensors of a
+// GPU). prepare() makes it, else the first save, which is then the slowest.
+//
+// Ranks with the same state may save it together: save_share() on each copies and writes a part of
+// one state.pt, and rank 0 completes the checkpoint when all parts are on the disk. DataParallel
+// does that for a program.
 //
 // One save at a time. A save that comes while the one before is still being written waits for it,
 // so that none is left out: where the disk is slower than the training, the training is as slow as
@@ -21,6 +25,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "af/export.h"
 #include "af/train/checkpoint.h"
@@ -28,7 +33,19 @@
 
 namespace af::train {
 
-// Use from one thread, on one rank of a world.
+// One rank's part in a save by all.
+struct SaveShare {
+  int rank = 0;
+  int world_size = 1;
+  // Of the directory, below that of the checkpoints, which rank 0 has made with make_directory().
+  std::string name;
+  // Whether ranks may have gone since. Called in the saver's thread. Rank 0 then waits for what is
+  // missing a little longer only, or not at all when the next save comes, and warns. A directory
+  // that is no good checkpoint is left to the next save to remove.
+  std::function<bool()> lost;
+};
+
+// Use from one thread.
 class AF_PUBLIC BackgroundSaver {
  public:
   // Called in the saver's thread after a checkpoint is complete on disk; `seconds` from save() on.
@@ -47,7 +64,18 @@ class AF_PUBLIC BackgroundSaver {
   // Throws af::Error of the save before, or for a value that state.pt cannot hold.
   bool save(int64_t step, const State& state, Busy busy = Busy::wait);
 
-  // Waits for the save in flight. Throws its af::Error.
+  // On every rank, with a state that has the same names, types and shapes, and the same values (of
+  // each tensor only those in a rank's share are looked at). Throws as save() does; what goes wrong
+  // on another rank is rank 0's error too.
+  void save_share(int64_t step, const State& state, SaveShare share);
+  // For rank 0 of save_share(): a new directory for a save, and its name. Throws af::Error.
+  std::string make_directory(int64_t step);
+
+  // Makes the memory for such a state; takes as long as filling it with zeros.
+  void prepare(const State& state, int rank = 0, int world_size = 1);
+
+  // Waits for the save in flight; on a rank other than 0, until its share is on the disk. Throws
+  // its af::Error.
   void flush();
 
  private:

@@ -10,6 +10,8 @@
 #include <fmt/ranges.h>
 
 #include "common/error.h"
+#include "train/data/hdf5_file.h"
+#include "train/data/hdf5_filters.h"
 #include "train/data/hdf5_handle.h"
 #include "train/data/hdf5_type.h"
 
@@ -35,45 +37,6 @@ namespace {
 
 constexpr int64_t kBlockBytes = 1 << 20;  // of datasets without chunks
 
-void read_shape(hid_t dataset, std::vector<int64_t>& shape) {
-  const Hdf5Handle space(H5Dget_space(dataset), H5Sclose);
-  const int axes = H5Sget_simple_extent_ndims(space.get());
-  std::vector<hsize_t> sizes(axes > 0 ? static_cast<size_t>(axes) : 0);
-  H5Sget_simple_extent_dims(space.get(), sizes.data(), nullptr);
-  shape.assign(sizes.begin(), sizes.end());
-}
-
-// A missing filter would otherwise be found at the first read only, perhaps hours later.
-void check_filters(hid_t properties, const std::string& where) {
-  const int filters = H5Pget_nfilters(properties);
-  for (int i = 0; i < filters; ++i) {
-    unsigned flags = 0;
-    size_t values = 0;
-    char name[64] = "";
-    const H5Z_filter_t id = H5Pget_filter2(properties, static_cast<unsigned>(i), &flags, &values,
-                                           nullptr, sizeof name, name, nullptr);
-    if (H5Zfilter_avail(id) <= 0)
-      throw Error::format(
-          "{} is compressed with filter {} ({}), which is not installed here: install its HDF5 "
-          "plugin (Debian: hdf5-plugin-lzf, hdf5-filter-plugin) or set HDF5_PLUGIN_PATH",
-          where, static_cast<int>(id), name[0] != '\0' ? name : "unnamed");
-  }
-}
-
-Hdf5Handle open_file(const std::filesystem::path& path) {
-  const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-  H5Pset_file_locking(access.get(), /*use=*/0, /*ignore_when_disabled=*/1);
-  Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
-  // A program that has this file open with the lock (to write it, or through other code) must go on
-  // as it began: HDF5 refuses two ways in one process.
-  if (!file) file = Hdf5Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
-  if (file) return file;
-  const std::string reason = hdf5_reason();
-  if (::access(path.c_str(), R_OK) != 0) throw errno_error("cannot read " + path.string());
-  throw Error::format("cannot read {}: not an HDF5 file, or a damaged one: {}", path.string(),
-                      reason);
-}
-
 }  // namespace
 
 Hdf5Dataset::Hdf5Dataset(const std::filesystem::path& file, const std::string& dataset)
@@ -82,7 +45,7 @@ Hdf5Dataset::Hdf5Dataset(const std::filesystem::path& file, const std::string& d
   Impl& self = *impl_;
   self.where = fmt::format("{}: dataset {}", file.string(), dataset);
   self.opened_by = ::getpid();
-  self.file = open_file(file);
+  self.file = open_hdf5(file);
   // One chunk in the cache is enough for reading in blocks, but it has to fit: a chunk larger than
   // the cache (1 MiB by default) is decompressed again for every read that touches it.
   const Hdf5Handle access(H5Pcreate(H5P_DATASET_ACCESS), H5Pclose);
@@ -90,7 +53,7 @@ Hdf5Dataset::Hdf5Dataset(const std::filesystem::path& file, const std::string& d
   self.dataset = Hdf5Handle(H5Dopen2(self.file.get(), dataset.c_str(), access.get()), H5Dclose);
   if (!self.dataset) throw Error::format("{} cannot be opened: {}", self.where, hdf5_reason());
 
-  read_shape(self.dataset.get(), self.shape);
+  self.shape = shape_of(self.dataset.get());
   if (self.shape.empty()) throw Error::format("{} is a single value: it has no rows", self.where);
   self.row_shape.assign(self.shape.begin() + 1, self.shape.end());
 
@@ -116,8 +79,15 @@ Hdf5Dataset::Hdf5Dataset(const std::filesystem::path& file, const std::string& d
 }
 
 Hdf5Dataset::Hdf5Dataset(Hdf5Dataset&&) noexcept = default;
-Hdf5Dataset& Hdf5Dataset::operator=(Hdf5Dataset&&) noexcept = default;
-Hdf5Dataset::~Hdf5Dataset() = default;
+Hdf5Dataset& Hdf5Dataset::operator=(Hdf5Dataset&& other) noexcept {
+  const QuietHdf5 quiet;
+  impl_ = std::move(other.impl_);
+  return *this;
+}
+Hdf5Dataset::~Hdf5Dataset() {
+  const QuietHdf5 quiet;
+  impl_.reset();
+}
 
 int64_t Hdf5Dataset::rows() const {
   return impl_->shape[0];

@@ -3,6 +3,11 @@
 
 namespace af::train {
 
+std::recursive_mutex& QuietHdf5::mutex() {
+  static std::recursive_mutex one;
+  return one;
+}
+
 std::string hdf5_reason() {
   std::string reason = "unknown reason";
   // Upward begins at the innermost call, the first cause; the callback stops the walk there.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owners of HDF5's ids, and HDF5's error stack as one sentence.
+// Owners of HDF5's ids, the lock around its calls, and its error stack as one sentence.
 #pragma once
 
 #include <hdf5.h>
 
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -36,10 +37,12 @@ class Hdf5Handle {
   Close close_ = nullptr;
 };
 
-// Keeps HDF5 from printing its error stack on stderr while it lives; the stack stays readable.
+// Around every use of HDF5, closing of ids included. While it lives, HDF5 is this thread's (not all
+// builds of it lock by themselves, conda's does not), and does not print its error stack on stderr;
+// the stack stays readable.
 class QuietHdf5 {
  public:
-  QuietHdf5() {
+  QuietHdf5() : lock_(mutex()) {
     H5Eget_auto2(H5E_DEFAULT, &print_, &data_);
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   }
@@ -48,6 +51,8 @@ class QuietHdf5 {
   QuietHdf5& operator=(const QuietHdf5&) = delete;
 
  private:
+  static std::recursive_mutex& mutex();
+  std::unique_lock<std::recursive_mutex> lock_;
   H5E_auto2_t print_ = nullptr;
   void* data_ = nullptr;
 };

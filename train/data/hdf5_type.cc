@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/data/hdf5_type.h"
 
+#include <bit>
 #include <cstring>
 
 namespace af::train {
@@ -24,7 +25,49 @@ bool is_bool_enum(hid_t type) {
   return true;
 }
 
+// Half of IEEE 754; bfloat16 has two bytes, too.
+bool is_half(hid_t type) {
+  size_t sign = 0, exponent = 0, exponent_bits = 0, mantissa = 0, mantissa_bits = 0;
+  H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits);
+  return sign == 15 && exponent == 10 && exponent_bits == 5 && mantissa == 0 &&
+         mantissa_bits == 10 && H5Tget_ebias(type) == 15;
+}
+
+std::optional<NumberKind> number_kind_of(hid_t type, size_t size) {
+  using enum NumberKind;
+  switch (H5Tget_class(type)) {
+    case H5T_FLOAT:
+      if (size == 2 && is_half(type)) return f16;
+      if (H5Tequal(type, H5T_IEEE_F32LE) > 0 || H5Tequal(type, H5T_IEEE_F32BE) > 0) return f32;
+      if (H5Tequal(type, H5T_IEEE_F64LE) > 0 || H5Tequal(type, H5T_IEEE_F64BE) > 0) return f64;
+      return std::nullopt;
+    case H5T_INTEGER: {
+      const bool is_signed = H5Tget_sign(type) != H5T_SGN_NONE;
+      if (H5Tget_precision(type) != 8 * size) return std::nullopt;
+      if (size == 1) return is_signed ? i8 : u8;
+      if (size == 2) return is_signed ? i16 : u16;
+      if (size == 4) return is_signed ? i32 : u32;
+      if (size == 8) return is_signed ? i64 : u64;
+      return std::nullopt;
+    }
+    case H5T_ENUM:
+      if (is_bool_enum(type)) return boolean;
+      return std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
 }  // namespace
+
+std::optional<NumberFormat> number_format_of(hid_t type) {
+  const size_t size = H5Tget_size(type);
+  const auto kind = number_kind_of(type, size);
+  if (!kind) return std::nullopt;
+  constexpr H5T_order_t kOwn =
+      std::endian::native == std::endian::little ? H5T_ORDER_LE : H5T_ORDER_BE;
+  return NumberFormat{*kind, size > 1 && H5Tget_order(type) != kOwn};
+}
 
 std::optional<Hdf5Type> tensor_type_of(hid_t type) {
   const size_t size = H5Tget_size(type);
@@ -59,7 +102,7 @@ const char* name_of_class(hid_t type) {
     case H5T_STRING:
       return "text";
     case H5T_COMPOUND:
-      return "a compound type (read its fields as datasets of their own)";
+      return "a compound type (Hdf5Blocks reads its fields)";
     case H5T_ENUM:
       return "an enumeration";
     case H5T_FLOAT:

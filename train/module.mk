@@ -54,5 +54,11 @@ TRAIN_TEST_OBJECTS := $(BUILD)/obj/tests/unit/world/fake_agent.o $(BUILD)/obj/te
 $(foreach tests,$(notdir $(wildcard tests/unit/train_*)),$(eval $(call unit_test,$(tests),$(TRAIN_TEST_OBJECTS) $(TRAIN_TEST_ARCHIVES),$(TRAIN_LIBS) -ldl)))
 
 $(BUILD)/obj/bench/checkpoint_pause.o: CPPFLAGS += $(TORCH_CPPFLAGS)
+$(BUILD)/obj/bench/pipeline_step.o: CPPFLAGS += $(TORCH_CPPFLAGS)
 $(eval $(call benchmark,checkpoint_pause,bench/checkpoint_pause.cc,$(BUILD)/lib/libaf_train.so,\
   -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -lfmt))
+$(eval $(call benchmark,pipeline_step,bench/pipeline_step.cc,$(BUILD)/lib/libaf_train.so,\
+  -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -lfmt))
+$(BUILD)/obj/bench/ddp_step.o: CPPFLAGS += $(TORCH_CPPFLAGS)
+$(eval $(call benchmark,ddp_step,bench/ddp_step.cc,$(BUILD)/lib/libaf_train.so,\
+  -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -ldl -lfmt))

@@ -69,7 +69,7 @@ def main():
     else:
         torch.distributed.init_process_group("gloo")
         model = nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
-    adam = fused() if name == "25m" or engine != "af" else {}
+    adam = fused()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, **adam)
     loss_fn = nn.BCEWithLogitsLoss()
     at = 0

@@ -107,6 +107,13 @@ void set_python(Environment& environment, const RunFacts& facts) {
   path += (path.empty() ? "" : ":") + facts.python_client;
 }
 
+// HDF5 locks a file that it opens, also for reading. NFS and Lustre without a lock service then
+// give errno 11, 37 or 524 in h5py.File() (h5py#1082, #1101; HDFGroup/hdf5#3311), and a killed
+// rank's lock stays. Training reads: the locks guard nothing here.
+void set_hdf5(Environment& environment) {
+  environment.emplace("HDF5_USE_FILE_LOCKING", "FALSE");
+}
+
 void set_devices(Environment& environment, const RankPlan& rank) {
   if (!rank.visible_devices) return;
   environment["CUDA_VISIBLE_DEVICES"] = *rank.visible_devices;
@@ -162,6 +169,7 @@ Environment rank_environment(const Environment& inherited, const Plan& plan, con
   set_torch(environment, plan, rank, facts);
   set_slurm(environment, plan, rank, facts);
   set_af(environment, plan, rank, facts, socket);
+  set_hdf5(environment);
   set_devices(environment, rank);
   set_preload(environment, facts);
   set_python(environment, facts);

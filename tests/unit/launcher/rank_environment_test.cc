@@ -113,9 +113,10 @@ TEST(RankEnvironment, RemovesWhatOtherLaunchersLeft) {
 
 TEST(RankEnvironment, KeepsWhatIsThePersonsChoice) {
   Environment inherited = kJob;
-  const Environment chosen = {{"OMP_NUM_THREADS", "3"},      {"GLOO_SOCKET_IFNAME", "ib0"},
-                              {"NCCL_SOCKET_IFNAME", "^lo"}, {"AF_CHECKPOINT_DIR", "/mine"},
-                              {"PYTHONUNBUFFERED", ""},      {"CUDA_VISIBLE_DEVICES", "7"}};
+  const Environment chosen = {{"OMP_NUM_THREADS", "3"},         {"GLOO_SOCKET_IFNAME", "ib0"},
+                              {"NCCL_SOCKET_IFNAME", "^lo"},    {"AF_CHECKPOINT_DIR", "/mine"},
+                              {"PYTHONUNBUFFERED", ""},         {"CUDA_VISIBLE_DEVICES", "7"},
+                              {"HDF5_USE_FILE_LOCKING", "TRUE"}};
   inherited.insert(chosen.begin(), chosen.end());
   // Boilerplate that people paste must do no harm.
   inherited["MASTER_ADDR"] = "localhost";
@@ -133,6 +134,7 @@ TEST(RankEnvironment, SetsDefaultsThatAreMissing) {
   EXPECT_EQ(env.at("GLOO_SOCKET_IFNAME"), "eth0");
   EXPECT_EQ(env.at("NCCL_SOCKET_IFNAME"), "=eth0");
   EXPECT_EQ(env.at("PYTHONUNBUFFERED"), "1");
+  EXPECT_EQ(env.at("HDF5_USE_FILE_LOCKING"), "FALSE");
   EXPECT_EQ(env.at("PATH"), kDefaultPath);
   // Outside Slurm no Slurm variable is invented: frameworks would look for a job.
   for (const auto& [name, value] : env) EXPECT_FALSE(name.starts_with("SLURM_")) << name;

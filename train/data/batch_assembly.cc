@@ -65,10 +65,17 @@ Batch BatchAssembly::assemble(const std::vector<int64_t>& rows,
   Batch batch;
   for (std::size_t i = 0; i < columns_.size(); ++i) {
     const Column& column = columns_[i];
-    for (std::size_t row = 0; row < rows.size(); ++row) {
-      const LoadedBlock& block = *blocks[block_of_row[row]];
-      places[row] = block.bases[i] + static_cast<std::size_t>(rows[row] - block.first_row) *
-                                         column.gather.from_bytes;
+    const std::size_t bytes = column.gather.from_bytes;
+    if (block_of_row.empty() && !rows.empty()) {
+      const std::byte* base = blocks[0]->bases[i];
+      for (std::size_t row = 0; row < rows.size(); ++row)
+        places[row] = base + static_cast<std::size_t>(rows[row]) * bytes;
+    } else {
+      for (std::size_t row = 0; row < rows.size(); ++row) {
+        const LoadedBlock& block = *blocks[block_of_row[row]];
+        places[row] =
+            block.bases[i] + static_cast<std::size_t>(rows[row] - block.first_row) * bytes;
+      }
     }
     std::vector<int64_t> shape = column.row_shape;
     shape.insert(shape.begin(), static_cast<int64_t>(rows.size()));
@@ -77,6 +84,16 @@ Batch BatchAssembly::assemble(const std::vector<int64_t>& rows,
     batch.add(column.name, tensor);
   }
   return batch;
+}
+
+bool BatchAssembly::join(LoadedBlock& block, const LoadedBlock& next) const {
+  for (std::size_t i = 0; i < columns_.size(); ++i)
+    if (block.bases[i] + static_cast<std::size_t>(block.rows) * columns_[i].gather.from_bytes !=
+        next.bases[i])
+      return false;
+  block.rows += next.rows;
+  block.columns.insert(block.columns.end(), next.columns.begin(), next.columns.end());
+  return true;
 }
 
 }  // namespace af::train

@@ -39,9 +39,12 @@ class BatchAssembly {
   std::size_t row_bytes() const { return row_bytes_; }  // in the blocks
   // Throws af::Error, if it has other columns than the example.
   void take(Batch read, LoadedBlock& block) const;
-  // rows[i] lies in blocks[block_of_row[i]].
+  // rows[i] lies in blocks[block_of_row[i]]; all of them in the only block, if that is empty.
   Batch assemble(const std::vector<int64_t>& rows, const std::vector<uint32_t>& block_of_row,
                  const std::vector<std::shared_ptr<LoadedBlock>>& blocks) const;
+
+  // Makes `next` a part of `block`, if it lies right behind it in memory.
+  bool join(LoadedBlock& block, const LoadedBlock& next) const;
 
  private:
   struct Column {

@@ -57,7 +57,8 @@ struct DataLoader::Impl {
   std::optional<BatchAssembly> assembly;
   Batch nothing;  // a batch of no rows
   bool keep_all = false;
-  bool delivered = false;  // next() has handed out a step
+  std::vector<BlockRef> there;  // all there is, in large pieces, if the reader has it in memory
+  bool delivered = false;       // next() has handed out a step
 
   std::unique_ptr<DataOrder> foreseen;  // has dealt what is in `ahead`
   std::size_t rows_ahead = 0;
@@ -77,6 +78,7 @@ struct DataLoader::Impl {
   std::size_t block_of(int64_t row) const;
   BlockRef block_for(std::size_t number);
   void read_first_block();
+  void take_what_is_there();
   void check_order() const;
 
   void push(std::vector<int64_t> rows);
@@ -87,6 +89,8 @@ struct DataLoader::Impl {
   void look_ahead();
 
   void read(std::unique_lock<std::mutex>& lock, const BlockRef& block);
+  [[noreturn]] void throw_at(const Ahead& step, std::size_t block,
+                             const std::exception_ptr& reason) const;
   void put_together(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Ahead>& step);
   bool assemble_one(std::unique_lock<std::mutex>& lock, std::size_t most);
   BlockRef next_read();
@@ -131,7 +135,10 @@ DataLoader::Impl::Impl(std::shared_ptr<const BlockReader> the_reader, DataOrder&
         "kept in memory ({} MiB): deal it by windows (WindowDealer), or give the loader more "
         "memory_bytes",
         all >> 20, options.memory_bytes >> 20);
-  if (keep_all) kept.resize(block_rows.size());
+  if (reader->in_memory())
+    take_what_is_there();
+  else if (keep_all)
+    kept.resize(block_rows.size());
   for (int i = 0; i < options.threads; ++i) threads.emplace_back([this] { work(); });
 }
 
@@ -160,6 +167,30 @@ void DataLoader::Impl::read_first_block() {
   blocks[first] = block;
 }
 
+// Blocks that only point into memory, joined where they lie side by side: mostly to one.
+void DataLoader::Impl::take_what_is_there() {
+  for (std::size_t number = 0; number < block_rows.size(); ++number) {
+    if (block_rows[number] == 0) continue;
+    auto block = std::make_shared<LoadedBlock>();
+    block->number = static_cast<int64_t>(number);
+    block->first_row = first_rows[number];
+    block->rows = block_rows[number];
+    block->state = LoadedBlock::State::here;
+    assembly->take(reader->read_block(block->number), *block);
+    if (there.empty() || !assembly->join(*there.back(), *block)) there.push_back(std::move(block));
+  }
+  in_use.clear();
+  block_rows.clear();  // and from now on these pieces are the blocks
+  first_rows.clear();
+  for (const BlockRef& block : there) {
+    block_rows.push_back(block->rows);
+    first_rows.push_back(block->first_row);
+  }
+  even = there.size() == 1 ? order.rows() : 0;
+  marks.assign(there.size(), 0);
+  blocks_read = 0;
+}
+
 std::size_t DataLoader::Impl::block_of(int64_t row) const {
   if (even > 0) return static_cast<std::size_t>(row / even);
   return static_cast<std::size_t>(std::upper_bound(first_rows.begin(), first_rows.end(), row) -
@@ -168,6 +199,7 @@ std::size_t DataLoader::Impl::block_of(int64_t row) const {
 
 // Under the lock. A block that is not there is put into the queue.
 BlockRef DataLoader::Impl::block_for(std::size_t number) {
+  if (!there.empty()) return there[number];
   BlockRef block = blocks[number].lock();
   if (!block) {
     block = std::make_shared<LoadedBlock>();
@@ -188,20 +220,24 @@ BlockRef DataLoader::Impl::block_for(std::size_t number) {
 
 void DataLoader::Impl::push(std::vector<int64_t> rows) {
   auto step = std::make_shared<Ahead>();
-  step->block_of_row.reserve(rows.size());
-  for (const int64_t row : rows) {
-    if (row < 0 || row >= order.rows()) {
-      for (const BlockRef& block : step->blocks) marks[static_cast<std::size_t>(block->number)] = 0;
-      throw Error::format("the data has no row {}", row);
-    }
-    const std::size_t number = block_of(row);
+  for (const int64_t row : rows)
+    if (row < 0 || row >= order.rows()) throw Error::format("the data has no row {}", row);
+  const bool one_piece = there.size() == 1;
+  std::vector<std::size_t> marked;
+  if (one_piece)
+    step->blocks = there;
+  else
+    step->block_of_row.reserve(rows.size());
+  for (std::size_t i = 0; i < rows.size() && !one_piece; ++i) {
+    const std::size_t number = block_of(rows[i]);
     if (marks[number] == 0) {
+      marked.push_back(number);
       step->blocks.push_back(block_for(number));
       marks[number] = static_cast<uint32_t>(step->blocks.size());
     }
     step->block_of_row.push_back(marks[number] - 1);
   }
-  for (const BlockRef& block : step->blocks) marks[static_cast<std::size_t>(block->number)] = 0;
+  for (const std::size_t number : marked) marks[number] = 0;
   step->rows = std::move(rows);
   rows_ahead += step->rows.size();
   ahead.push_back(std::move(step));
@@ -216,8 +252,10 @@ void DataLoader::Impl::restart(const std::vector<int64_t>& rows) {
   rows_ahead = 0;
   foreseen.reset();
   push(rows);
+  if (options.threads == 0 && !there.empty()) return;  // nothing is read, and nothing ahead
   foreseen = order.clone();
   if (foreseen->in_step()) foreseen->complete();
+  if (!there.empty()) return;
   in_use.clear();
   for (const int64_t number : foreseen->blocks_in_use())
     if (BlockRef block = blocks[static_cast<std::size_t>(number)].lock()) in_use.push_back(block);
@@ -237,7 +275,7 @@ void DataLoader::Impl::forget() {
   for (auto& block : kept)
     if (block && block->error) block.reset();
   for (auto& block : blocks)
-    if (const BlockRef there = block.lock(); there && there->error) block.reset();
+    if (const BlockRef one = block.lock(); one && one->error) block.reset();
   foreseen.reset();
 }
 
@@ -261,6 +299,7 @@ void DataLoader::Impl::look_ahead() {
     }
     push(std::move(*rows));
     foreseen->complete();
+    if (!there.empty()) continue;
     std::vector<BlockRef> still;
     for (const int64_t number : foreseen->blocks_in_use())
       if (BlockRef block = blocks[static_cast<std::size_t>(number)].lock()) still.push_back(block);
@@ -284,20 +323,27 @@ void DataLoader::Impl::read(std::unique_lock<std::mutex>& lock, const BlockRef& 
   changed.notify_all();
 }
 
+// Says which row of the step it is that lies in a block that cannot be read.
+void DataLoader::Impl::throw_at(const Ahead& step, std::size_t block,
+                                const std::exception_ptr& reason) const {
+  const auto place = std::find(step.block_of_row.begin(), step.block_of_row.end(), block);
+  const auto row = static_cast<std::size_t>(place - step.block_of_row.begin());
+  try {
+    std::rethrow_exception(reason);
+  } catch (const std::exception& error) {
+    throw Error::format("{} cannot be read: {}", reader->describe_row(step.rows[row]),
+                        error.what());
+  }
+}
+
 void DataLoader::Impl::put_together(std::unique_lock<std::mutex>& lock,
                                     const std::shared_ptr<Ahead>& step) {
   step->state = Ahead::State::in_work;
   lock.unlock();
   try {
-    for (std::size_t i = 0; i < step->rows.size(); ++i) {
-      const LoadedBlock& block = *step->blocks[step->block_of_row[i]];
-      if (!block.error) continue;
-      try {
-        std::rethrow_exception(block.error);
-      } catch (const std::exception& error) {
-        throw Error::format("{} cannot be read: {}", reader->describe_row(step->rows[i]),
-                            error.what());
-      }
+    for (std::size_t i = 0; i < step->blocks.size(); ++i) {
+      const std::exception_ptr error = step->blocks[i]->error;
+      if (error) throw_at(*step, i, error);
     }
     step->batch = assembly->assemble(step->rows, step->block_of_row, step->blocks);
   } catch (...) {

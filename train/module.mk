@@ -16,7 +16,7 @@ TORCH_CPPFLAGS := $(if $(TORCH_DIR),-isystem $(BUILD)/obj/headers -isystem $(TOR
 TORCH_LIBS := $(if $(TORCH_LIBDIR),-L$(TORCH_LIBDIR) -Wl$(comma)-rpath$(comma)$(TORCH_LIBDIR)) -ltorch -ltorch_cpu -lc10
 HDF5_CPPFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags hdf5 2>/dev/null))
 HDF5_LIBS := $(shell pkg-config --libs hdf5 2>/dev/null)
-TRAIN_LIBS := $(TORCH_LIBS) $(HDF5_LIBS) -ldeflate -lz -lfmt
+TRAIN_LIBS := $(TORCH_LIBS) $(HDF5_LIBS) -ldeflate -lz -lcurl -lfmt
 
 # A folder uses those behind it, not those before it.
 TRAIN_FOLDERS := parallel metrics data checkpoint
@@ -62,3 +62,6 @@ $(eval $(call benchmark,pipeline_step,bench/pipeline_step.cc,$(BUILD)/lib/libaf_
 $(BUILD)/obj/bench/ddp_step.o: CPPFLAGS += $(TORCH_CPPFLAGS)
 $(eval $(call benchmark,ddp_step,bench/ddp_step.cc,$(BUILD)/lib/libaf_train.so,\
   -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -ldl -lfmt))
+$(BUILD)/obj/bench/hdf5_read.o: CPPFLAGS += $(TORCH_CPPFLAGS) $(HDF5_CPPFLAGS)
+$(eval $(call benchmark,hdf5_read,bench/hdf5_read.cc,$(BUILD)/lib/libaf_train.so,\
+  -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) $(HDF5_LIBS) -lfmt))

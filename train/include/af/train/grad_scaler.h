@@ -4,6 +4,9 @@
 //
 //   af::train::GradScaler scaler;
 //   replicas.keep("optimizer", adam);
+//   replicas.keep(
+//       "scaler", [&] { return scaler.state(); },
+//       [&](const c10::IValue& value) { scaler.load(value.toGenericDict()); });
 //   ...
 //   at::Tensor loss;
 //   {

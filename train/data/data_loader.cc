@@ -92,6 +92,7 @@ struct DataLoader::Impl {
   [[noreturn]] void throw_at(const Ahead& step, std::size_t block,
                              const std::exception_ptr& reason) const;
   void put_together(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Ahead>& step);
+  std::size_t batches_ahead() const { return static_cast<std::size_t>(options.prefetch) + 1; }
   bool assemble_one(std::unique_lock<std::mutex>& lock, std::size_t most);
   BlockRef next_read();
   bool read_one(std::unique_lock<std::mutex>& lock);
@@ -400,7 +401,7 @@ bool DataLoader::Impl::help(std::unique_lock<std::mutex>& lock,
 void DataLoader::Impl::work() {
   std::unique_lock lock(mutex);
   while (!stop) {
-    if (assemble_one(lock, static_cast<std::size_t>(options.prefetch) + 1)) continue;
+    if (assemble_one(lock, batches_ahead())) continue;
     if (read_one(lock)) continue;
     changed.wait(lock);
   }
@@ -428,7 +429,10 @@ Batch DataLoader::load(const std::vector<int64_t>& rows) {
   }
   const std::shared_ptr<Ahead> step = self.ahead.front();
   while (step->state != Ahead::State::done)
-    if (!self.help(lock, step)) self.changed.wait(lock);
+    // While another thread has this step in work, the next one is a better use of the time than
+    // sleep.
+    if (!self.help(lock, step) && !self.assemble_one(lock, self.batches_ahead()))
+      self.changed.wait(lock);
   (void)self.next_read();
   if (step->error) {
     self.forget();

@@ -47,33 +47,23 @@ std::vector<int64_t> to_vector(const at::Tensor& values) {
   return {plain.data_ptr<int64_t>(), plain.data_ptr<int64_t>() + plain.numel()};
 }
 
-State to_state(const Dealer::State& dealt) {
+State to_state(const OrderState& order) {
   State state = make_state();
-  state.insert("rows", dealt.rows);
-  state.insert("seed", static_cast<int64_t>(dealt.seed));
-  state.insert("epoch", dealt.epoch);
-  state.insert("position", dealt.position);
-  state.insert("left_over", to_tensor(dealt.left_over));
-  if (dealt.dealt_to > 0) {
-    state.insert("dealt_to", static_cast<int64_t>(dealt.dealt_to));
-    state.insert("dealt_as",
-                 to_tensor(std::vector<int64_t>(dealt.dealt_as.begin(), dealt.dealt_as.end())));
-  }
+  for (const auto& [name, number] : order.numbers) state.insert(name, number);
+  for (const auto& [name, list] : order.lists) state.insert(name, to_tensor(list));
   return state;
 }
 
-Dealer::State to_dealer_state(const State& state) {
-  Dealer::State dealt;
-  dealt.rows = state.at("rows").toInt();
-  dealt.seed = static_cast<uint64_t>(state.at("seed").toInt());
-  dealt.epoch = state.at("epoch").toInt();
-  dealt.position = state.at("position").toInt();
-  dealt.left_over = to_vector(state.at("left_over").toTensor());
-  if (!state.contains("dealt_to")) return dealt;
-  dealt.dealt_to = static_cast<int>(state.at("dealt_to").toInt());
-  for (const int64_t as : to_vector(state.at("dealt_as").toTensor()))
-    dealt.dealt_as.push_back(static_cast<int>(as));
-  return dealt;
+OrderState to_order_state(const State& state) {
+  OrderState order;
+  for (const auto& entry : state) {
+    const std::string& name = entry.key().toStringRef();
+    if (entry.value().isInt())
+      order.numbers[name] = entry.value().toInt();
+    else
+      order.lists[name] = to_vector(entry.value().toTensor());
+  }
+  return order;
 }
 
 // How far a rank has come. One that is in the training counts before one that has just come.
@@ -127,7 +117,7 @@ struct DataParallel::Impl {
   at::Device device = at::kCPU;
   GradientReducer reducer;
   std::vector<Kept> kept;
-  Dealer* dealer = nullptr;
+  DataOrder* dealer = nullptr;
   BackgroundSaver* saver = nullptr;
 
   std::optional<int64_t> dealt;     // rows of this step
@@ -460,17 +450,18 @@ void DataParallel::keep(const std::string& name, torch::optim::Optimizer& optimi
                          }});
 }
 
-void DataParallel::keep(const std::string& name, Dealer& dealer) {
+void DataParallel::keep(const std::string& name, DataOrder& dealer) {
   if (impl_->dealer != nullptr) throw Error("DataParallel: a second dealer is kept");
   impl_->dealer = &dealer;
   if (impl_->fixed != nullptr) dealer.set_world(impl_->fixed->rank(), impl_->fixed->world_size());
   impl_->kept.push_back({name, false,
                          [&dealer](Impl::Scope scope) {
-                           return to_state(scope == Impl::Scope::to_save ? dealer.state_to_save()
-                                                                         : dealer.state());
+                           return to_state(dealer.save(scope == Impl::Scope::to_save
+                                                           ? DataOrder::Scope::to_save
+                                                           : DataOrder::Scope::to_send));
                          },
                          [&dealer](const c10::IValue& value) {
-                           dealer.load(to_dealer_state(value.toGenericDict()));
+                           dealer.restore(to_order_state(value.toGenericDict()));
                          }});
 }
 

@@ -46,6 +46,7 @@ class AF_PUBLIC DataOrder {
 
   virtual int64_t rows() const = 0;
   virtual int64_t global_batch() const = 0;
+  virtual uint64_t seed() const = 0;
   // Of an epoch in which nothing is lost.
   virtual int64_t steps_of_epoch() const = 0;
 

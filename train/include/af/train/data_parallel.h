@@ -73,6 +73,7 @@
 #include "af/export.h"
 #include "af/train/background_saver.h"
 #include "af/train/checkpoint.h"
+#include "af/train/data_order.h"
 #include "af/train/dealer.h"
 #include "af/train/no_sync.h"
 #include "af/train/state_file.h"
@@ -112,7 +113,7 @@ class AF_PUBLIC DataParallel {
   // Values of the program's own (sums of an epoch, a best result) must change in the same way on
   // all ranks, between the calls here.
   void keep(const std::string& name, torch::optim::Optimizer& optimizer);
-  void keep(const std::string& name, Dealer& dealer);
+  void keep(const std::string& name, DataOrder& dealer);
   void keep(const std::string& name, const at::Tensor& values);
   void keep(const std::string& name, int64_t& value);
   // Anything else that a State can hold.

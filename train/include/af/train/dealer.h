@@ -50,6 +50,7 @@ class AF_PUBLIC Dealer : public DataOrder {
 
   int64_t rows() const override { return state_.rows; }
   int64_t global_batch() const override { return global_batch_; }
+  uint64_t seed() const override { return state_.seed; }
   int64_t steps_of_epoch() const override;
 
   void set_world(int rank, int world_size) override;

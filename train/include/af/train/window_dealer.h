@@ -79,6 +79,7 @@ class AF_PUBLIC WindowDealer : public DataOrder {
 
   int64_t rows() const override { return state_.rows; }
   int64_t global_batch() const override { return global_batch_; }
+  uint64_t seed() const override { return state_.seed; }
   int64_t steps_of_epoch() const override;
   int64_t windows() const;
 

@@ -7,7 +7,7 @@ include $(wildcard collectives/*/module.mk)
 
 $(BUILD)/obj/collectives/%.o: CXXFLAGS += -Wno-missing-field-initializers
 # Loops over memory, and the same bits whether or not a machine could fuse a multiply and an add.
-$(BUILD)/obj/collectives/reduce.o: CXXFLAGS += -O3 -ffp-contract=off
+$(BUILD)/obj/collectives/kernels.o: CXXFLAGS += -O3 -ffp-contract=off
 
 $(eval $(call archive,collectives,$(COLLECTIVES_SOURCES)))
 $(BUILD)/lib/libaf_collectives.so: $(patsubst %.cc,$(BUILD)/obj/%.o,$(COLLECTIVES_SOURCES)) collectives/exports.map

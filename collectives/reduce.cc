@@ -1,173 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reduction kernels. The loops are plain so that the compiler vectorises them (-O3 in module.mk);
-// work goes by blocks that stay in the first-level cache, since memory is what limits it.
+// Picks the loops for this processor.
 #include "collectives/reduce.h"
 
-#include <algorithm>
-#include <cstring>
-#include <type_traits>
-
 #include "collectives/half.h"
-
-// An output may be an input, element for element: no dependence is carried from one turn of a loop
-// to the next. Without this the compiler's overlap check sends the in-place case to scalar code.
-#define AF_INDEPENDENT _Pragma("GCC ivdep")
+#include "collectives/kernels.h"
 
 namespace af {
 namespace {
 
-constexpr std::size_t kBlock = 1024;  // elements
-
-template <ReduceOp kOp, typename T>
-inline T combine(T a, T b) {
-  if constexpr (kOp == ReduceOp::min) {
-    return b < a ? b : a;
-  } else if constexpr (kOp == ReduceOp::max) {
-    return a < b ? b : a;
-  } else if constexpr (std::is_integral_v<T>) {
-    using U = std::make_unsigned_t<T>;  // signed overflow is undefined, wrapping is what we promise
-    return T(U(a) + U(b));
-  } else {
-    return a + b;
-  }
-}
-
-template <typename T>
-inline T scaled(T value, T factor) {
-  if constexpr (std::is_integral_v<T>) {
-    using U = std::make_unsigned_t<T>;
-    // u8 * u8 would be computed as int, which is wide enough; u32 stays u32.
-    return T(U(value) * U(factor));
-  } else {
-    return value * factor;
-  }
-}
-
-template <typename T>
-inline T factor_of(double scale) {
-  if constexpr (std::is_integral_v<T>) {
-    return T(static_cast<long long>(scale));
-  } else {
-    return T(scale);
-  }
-}
-
-template <typename T>
-void copy_scaled(const T* in, T factor, T* out, std::size_t count) {
-  if (factor == T(1)) {
-    if (in != out) std::memcpy(out, in, count * sizeof(T));
-    return;
-  }
-  AF_INDEPENDENT
-  for (std::size_t i = 0; i < count; ++i) out[i] = scaled(in[i], factor);
-}
-
-template <ReduceOp kOp, typename T>
-void combine_into(const T* a, const T* b, T factor, T* out, std::size_t count) {
-  if (factor == T(1)) {
-    AF_INDEPENDENT
-    for (std::size_t i = 0; i < count; ++i) out[i] = combine<kOp>(a[i], b[i]);
-  } else {
-    AF_INDEPENDENT
-    for (std::size_t i = 0; i < count; ++i) out[i] = combine<kOp>(a[i], scaled(b[i], factor));
-  }
-}
-
-template <typename T>
-void divide(T* values, int divisor, std::size_t count) {
-  // Small integers are divided as int: a world of 200 does not fit an i8.
-  using Wide = std::conditional_t<std::is_integral_v<T> && sizeof(T) < 4, int, T>;
-  const Wide by = Wide(divisor);
-  AF_INDEPENDENT
-  for (std::size_t i = 0; i < count; ++i)
-    values[i] = T(Wide(values[i]) / by);  // NOLINT(*-core.*): is set
-}
-
-// One block of a type that is computed in itself.
-template <ReduceOp kOp, typename T>
-void reduce_block(const Reduction& r, std::size_t begin, std::size_t count) {
-  alignas(64) T accumulator[kBlock];
-  auto input = [&](int i) { return static_cast<const T*>(r.inputs[i]) + begin; };
-  auto factor = [&](int i) { return r.scales ? factor_of<T>(r.scales[i]) : T(1); };
-  // With one or two inputs the first output itself can be the accumulator: element i is read before
-  // it is written. With more, an output that is a later input would be lost.
-  T* sum = r.input_count <= 2 ? static_cast<T*>(r.outputs[0]) + begin : accumulator;
-  if (r.input_count >= 2 && factor(0) == T(1)) {
-    combine_into<kOp>(input(0), input(1), factor(1), sum, count);
-  } else if (r.input_count >= 2) {
-    copy_scaled(input(0), factor(0), accumulator, count);
-    combine_into<kOp>(accumulator, input(1), factor(1), sum, count);
-  } else {
-    copy_scaled(input(0), factor(0), sum, count);
-  }
-  for (int i = 2; i < r.input_count; ++i) {
-    combine_into<kOp>(sum, input(i), factor(i), sum, count);
-  }
-  if (r.divisor != 1) divide(sum, r.divisor, count);
-  for (int i = 0; i < r.output_count; ++i) {
-    T* out = static_cast<T*>(r.outputs[i]) + begin;
-    if (out != sum) std::memcpy(out, sum, count * sizeof(T));
-  }
-}
-
-// One block of a 16-bit type, computed in f32.
-template <ReduceOp kOp, void (*kWiden)(const std::uint16_t*, float*, std::size_t),
-          void (*kRound)(const float*, std::uint16_t*, std::size_t)>
-void reduce_half_block(const Reduction& r, std::size_t begin, std::size_t count) {
-  alignas(64) float sum[kBlock];
-  alignas(64) float wide[kBlock];
-  alignas(64) std::uint16_t narrow[kBlock];
-  for (int i = 0; i < r.input_count; ++i) {
-    const float factor = r.scales ? float(r.scales[i]) : 1.0f;
-    const auto* in = static_cast<const std::uint16_t*>(r.inputs[i]) + begin;
-    if (i == 0) {
-      kWiden(in, sum, count);
-      copy_scaled(sum, factor, sum, count);
-    } else {
-      kWiden(in, wide, count);
-      combine_into<kOp>(sum, wide, factor, sum, count);
-    }
-  }
-  if (r.divisor != 1) divide(sum, r.divisor, count);
-  kRound(sum, narrow, count);
-  for (int i = 0; i < r.output_count; ++i) {
-    std::memcpy(static_cast<std::uint16_t*>(r.outputs[i]) + begin, narrow, count * 2);
-  }
-}
-
-template <ReduceOp kOp>
-void reduce_with(const Reduction& r) {
-  using Block = void (*)(const Reduction&, std::size_t, std::size_t);
-  static constexpr Block kBlocks[] = {
-      reduce_block<kOp, std::int8_t>,
-      reduce_block<kOp, std::uint8_t>,
-      reduce_block<kOp, std::int32_t>,
-      reduce_block<kOp, std::uint32_t>,
-      reduce_block<kOp, std::int64_t>,
-      reduce_block<kOp, std::uint64_t>,
-      reduce_half_block<kOp, widen_f16, round_f16>,
-      reduce_half_block<kOp, widen_bf16, round_bf16>,
-      reduce_block<kOp, float>,
-      reduce_block<kOp, double>,
-  };
-  const Block block = kBlocks[int(r.type)];
-  for (std::size_t begin = 0; begin < r.count; begin += kBlock) {
-    block(r, begin, std::min(kBlock, r.count - begin));
-  }
+const Kernels& kernels() {
+  static const Kernels& best = usable_kernels().back();
+  return best;
 }
 
 }  // namespace
 
 void reduce(const Reduction& reduction) {
-  switch (reduction.op) {
-    case ReduceOp::sum:
-    case ReduceOp::avg:
-      return reduce_with<ReduceOp::sum>(reduction);
-    case ReduceOp::min:
-      return reduce_with<ReduceOp::min>(reduction);
-    case ReduceOp::max:
-      return reduce_with<ReduceOp::max>(reduction);
-  }
+  kernels().reduce(reduction);
+}
+void widen_f16(const std::uint16_t* in, float* out, std::size_t count) {
+  kernels().widen_f16(in, out, count);
+}
+void round_f16(const float* in, std::uint16_t* out, std::size_t count) {
+  kernels().round_f16(in, out, count);
+}
+void widen_bf16(const std::uint16_t* in, float* out, std::size_t count) {
+  kernels().widen_bf16(in, out, count);
+}
+void round_bf16(const float* in, std::uint16_t* out, std::size_t count) {
+  kernels().round_bf16(in, out, count);
 }
 
 }  // namespace af

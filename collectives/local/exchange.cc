@@ -17,6 +17,9 @@ namespace {
 
 constexpr int kYields = 4;           // looks at the sockets before sleeping in poll()
 constexpr std::size_t kVectors = 8;  // pieces per system call
+// Bytes per system call: what is sent makes room in the cache for what comes, and both directions
+// of a link move in turn.
+constexpr std::size_t kAtOnce = 256 * 1024;
 
 }  // namespace
 
@@ -35,13 +38,15 @@ void Exchange::begin(const WireHeader& header) {
   }
 }
 
-void Exchange::send(int rank, const void* data, std::size_t bytes) {
+void Exchange::send(int rank, const void* data, std::size_t bytes, std::function<void()> done) {
   if (bytes == 0) return;
-  line_of(rank).out.push_back({static_cast<char*>(const_cast<void*>(data)), bytes, false});
+  char* from = static_cast<char*>(const_cast<void*>(data));
+  line_of(rank).out.push_back({from, bytes, false, std::move(done)});
 }
 
-void Exchange::receive(int rank, void* data, std::size_t bytes) {
-  if (bytes != 0) line_of(rank).in.push_back({static_cast<char*>(data), bytes, false});
+void Exchange::receive(int rank, void* data, std::size_t bytes, std::function<void()> done) {
+  if (bytes == 0) return;
+  line_of(rank).in.push_back({static_cast<char*>(data), bytes, false, std::move(done)});
 }
 
 Exchange::Line& Exchange::line_of(int rank) {
@@ -88,9 +93,12 @@ bool Exchange::push(Line& line) {
   iovec vectors[kVectors];
   msghdr message = {};
   message.msg_iov = vectors;
+  std::size_t most = kAtOnce;
   for (const Piece& piece : line.out) {
-    if (message.msg_iovlen == kVectors) break;
-    vectors[message.msg_iovlen++] = {piece.data, piece.bytes};
+    if (message.msg_iovlen == kVectors || most == 0) break;
+    const std::size_t bytes = std::min(piece.bytes, most);
+    vectors[message.msg_iovlen++] = {piece.data, bytes};
+    most -= bytes;
   }
   const ssize_t sent = sendmsg(line.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0) {
@@ -104,16 +112,20 @@ bool Exchange::push(Line& line) {
     piece.data += taken;
     piece.bytes -= taken;
     rest -= taken;
-    if (piece.bytes == 0) line.out.pop_front();
+    if (piece.bytes > 0) break;
+    const auto done = std::move(piece.done);
+    line.out.pop_front();
+    if (done) done();
   }
   return true;
 }
 
 bool Exchange::pull(Line& line) {
   bool moved = false;
-  while (!line.in.empty()) {
+  std::size_t most = kAtOnce;
+  while (!line.in.empty() && most > 0) {
     Piece& piece = line.in.front();
-    const ssize_t got = recv(line.fd, piece.data, piece.bytes, MSG_DONTWAIT);
+    const ssize_t got = recv(line.fd, piece.data, std::min(piece.bytes, most), MSG_DONTWAIT);
     if (got == 0) lost(line);
     if (got < 0) {
       if (errno == EAGAIN || errno == EINTR) return moved;
@@ -122,10 +134,12 @@ bool Exchange::pull(Line& line) {
     moved = true;
     piece.data += got;
     piece.bytes -= std::size_t(got);
+    most -= std::size_t(got);
     if (piece.bytes > 0) return moved;  // let the other links have their turn
-    const bool header = piece.header;
+    const Piece whole = std::move(piece);
     line.in.pop_front();
-    if (header) check_header(line);
+    if (whole.header) check_header(line);
+    if (whole.done) whole.done();
   }
   return moved;
 }

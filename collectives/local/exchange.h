@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include "collectives/local/handshake.h"
@@ -32,8 +33,10 @@ class Exchange {
 
   // Queues the header of an operation on all links.
   void begin(const WireHeader& header);
-  void send(int rank, const void* data, std::size_t bytes);
-  void receive(int rank, void* data, std::size_t bytes);
+  // `done` runs within run() when all bytes are there (those sent: when `data` may change), and may
+  // queue more. Not called for 0 bytes.
+  void send(int rank, const void* data, std::size_t bytes, std::function<void()> done = {});
+  void receive(int rank, void* data, std::size_t bytes, std::function<void()> done = {});
   // Until everything queued has moved. Throws like Waiting, and mismatch.
   void run(Clock::time_point deadline, std::chrono::milliseconds timeout);
 
@@ -42,6 +45,7 @@ class Exchange {
     char* data;
     std::size_t bytes;
     bool header = false;
+    std::function<void()> done = {};
   };
   struct Line {
     int rank;

@@ -46,8 +46,13 @@ void FlatOperations::run(const Operation& operation, const Deadline& deadline) {
 }
 
 void FlatOperations::all_reduce(const Operation& operation) {
-  scale(operation.in, operation.out, operation.count, operation);
-  lane_.all_reduce(static_cast<char*>(operation.out), operation.count, operation.type, operation.op,
+  const void* in = operation.in;
+  if (operation.pre_scale != 1.0) {
+    scale(in, operation.out, operation.count, operation);
+    in = operation.out;
+  }
+  lane_.all_reduce(static_cast<const char*>(in), static_cast<char*>(operation.out), operation.count,
+                   operation.type, operation.op,
                    operation.op == ReduceOp::avg ? topology_.world_size() : 1);
 }
 

@@ -7,6 +7,7 @@
 #include "collectives/local/futex.h"
 #include "collectives/local/stripe.h"
 #include "collectives/reduce.h"
+#include "collectives/streaming.h"
 
 namespace af::local {
 namespace {
@@ -20,6 +21,11 @@ char* bytes_at(void* data, std::size_t offset) {
 
 void copy(void* to, const void* from, std::size_t bytes) {
   if (to != from && bytes != 0) std::memcpy(to, from, bytes);
+}
+
+void copy(void* to, const void* from, std::size_t bytes, bool streaming) {
+  if (!streaming) return copy(to, from, bytes);
+  if (to != from) copy_past_cache(to, from, bytes);
 }
 
 std::size_t chunks_of(std::size_t count, std::size_t chunk) {
@@ -222,6 +228,7 @@ void NodeOperations::broadcast(const Operation& operation) {
 void NodeOperations::all_gather(const Operation& operation) {
   const std::size_t bytes = operation.count * size_of(operation.type);
   const Place in = buffers_.find(operation.in, bytes);
+  const bool large = bytes * std::size_t(ranks_) * std::size_t(ranks_) >= kStreamingBytes;
   std::size_t chunk = segment_.stage_bytes();
   auto length = [&](std::size_t c) { return std::min(chunk, bytes - c * chunk); };
   auto copy_in = [&](std::size_t c) {
@@ -239,7 +246,7 @@ void NodeOperations::all_gather(const Operation& operation) {
         from =
             arrival_.in()[r] != nullptr ? arrival_.in()[r] + c * chunk : segment_.stage(r, tick(c));
       }
-      copy(bytes_at(operation.out, std::size_t(r) * bytes + c * chunk), from, length(c));
+      copy(bytes_at(operation.out, std::size_t(r) * bytes + c * chunk), from, length(c), large);
     }
   };
   copy_in(0);

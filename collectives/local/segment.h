@@ -46,7 +46,7 @@ struct alignas(64) RankSlot {
 static_assert(sizeof(RankSlot) == 384);
 
 struct SegmentHeader {
-  static constexpr std::uint64_t kMagic = 0x31304c4f43464641;  // "AFFCOL01"
+  static constexpr std::uint64_t kMagic = 0x32304c4f43464641;  // "AFFCOL02"
   std::uint64_t magic;
   std::uint32_t ranks;
   std::uint32_t stages;  // chunks that may be under way at once
@@ -59,7 +59,7 @@ struct SegmentHeader {
 
 class Segment {
  public:
-  static constexpr std::size_t kSmallBytes = 64 * 1024;  // of one small message
+  static constexpr std::size_t kSmallBytes = 16 * 1024;  // of one small message
 
   Segment() = default;
   // `stage_bytes`: size of a chunk, a multiple of 4096. Throws CommunicatorError (system).

@@ -11,6 +11,9 @@
 namespace af::local {
 namespace {
 
+// Up to this size the first lane alone talks to the other nodes.
+constexpr std::size_t kOneLaneBytes = 64 * 1024;
+
 const char* bytes_at(const void* data, std::size_t offset) {
   return static_cast<const char*>(data) + offset;
 }
@@ -40,7 +43,7 @@ void WideOperations::run(const Operation& operation, const Deadline& deadline) {
   deadline_ = deadline;
   const int world = topology_.world_size();
   const std::size_t bytes = std::max(input_bytes(operation, world), output_bytes(operation, world));
-  lanes_ = bytes <= Segment::kSmallBytes ? 1 : topology_.lanes;
+  lanes_ = bytes <= kOneLaneBytes ? 1 : topology_.lanes;
   if (is_lane()) {
     WireHeader header;
     header.signature = signature_of(operation);
@@ -118,7 +121,7 @@ void WideOperations::all_reduce(const Operation& operation) {
   const Place in = buffers_.find(operation.in, operation.count * size);
   const std::size_t chunk = segment_.stage_bytes() / size;
   const std::size_t chunks = (operation.count + chunk - 1) / chunk;
-  const bool alone = lanes_ == 1 && operation.count * size <= Segment::kSmallBytes;
+  const bool alone = lanes_ == 1 && operation.count * size <= kOneLaneBytes;
   for (std::size_t c = 0; c < chunks; ++c) {
     const std::size_t offset = c * chunk * size;
     const std::size_t length = std::min(chunk, operation.count - c * chunk);
@@ -145,8 +148,8 @@ void WideOperations::all_reduce(const Operation& operation) {
     if (is_lane()) {
       if (!alone) waiting_.for_all(&RankSlot::reduced, tick(c), deadline_.arrival);
       const Stripe s = stripe(length, self_, lanes_, size);
-      lane_.all_reduce(result + s.begin * size, s.count, operation.type, operation.op,
-                       divisor(operation));
+      char* share = result + s.begin * size;
+      lane_.all_reduce(share, share, s.count, operation.type, operation.op, divisor(operation));
       publish(segment_.slot(self_).net, tick(c));
     }
     await_lanes(c);

@@ -16,8 +16,8 @@ $(BUILD)/tests/programs/collective_cases: $(BUILD)/obj/tests/programs/collective
 	$(LINK) -L$(BUILD)/lib -laf_collectives -Wl,-rpath,'$$ORIGIN/../../lib' -ldl
 TEST_PROGRAMS += $(BUILD)/tests/programs/collective_cases
 
-$(BUILD)/obj/bench/allreduce_pair.o: CPPFLAGS += $(MPI_CPPFLAGS)
-$(eval $(call benchmark,allreduce_pair,bench/allreduce_pair.cc perf/directory_store.cc,\
+$(BUILD)/obj/bench/collective_pair.o $(BUILD)/obj/bench/mpi_pair.o: CPPFLAGS += $(MPI_CPPFLAGS)
+$(eval $(call benchmark,collective_pair,bench/collective_pair.cc bench/mpi_pair.cc perf/directory_store.cc,\
   $(BUILD)/obj/libcommon.a $(BUILD)/lib/libaf_collectives.so,\
   -L$(BUILD)/lib -laf_collectives -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' $(MPI_LIBS) -lfmt))
 endif

@@ -6,7 +6,10 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
 
+#include "collectives/kernels.h"
+#include "collectives/streaming.h"
 #include "tests/unit/collectives/plain_loop.h"
 
 namespace af::test {
@@ -146,6 +149,88 @@ TEST(Reduce, HalfSumsAreRoundedOnce) {
   void* outs[] = {out};
   reduce({DataType::f16, ReduceOp::sum, ins, nullptr, 3, outs, 1, 1, 1});
   EXPECT_EQ(f16_to_f32(out[0]), 2050.0f);
+}
+
+// Any bits at all: NaNs with payloads, infinities, subnormals.
+Bytes random_bits(std::size_t bytes, unsigned seed) {
+  std::mt19937 random(seed);
+  Bytes all(bytes);
+  for (unsigned char& one : all) one = static_cast<unsigned char>(random());
+  return all;
+}
+
+TEST(Kernels, EveryInstructionSetConvertsToTheSameBits) {
+  const std::size_t count = 65536 + 5;
+  std::vector<std::uint16_t> halves(count);
+  for (std::size_t i = 0; i < count; ++i) halves[i] = std::uint16_t(i);
+  std::vector<float> values(count);
+  const Bytes bits = random_bits(count * 4, 1);
+  std::memcpy(values.data(), bits.data(), bits.size());
+  for (const Kernels& kernels : usable_kernels()) {
+    std::vector<float> f16(count), bf16(count);
+    std::vector<std::uint16_t> as_f16(count), as_bf16(count);
+    kernels.widen_f16(halves.data(), f16.data(), count);
+    kernels.widen_bf16(halves.data(), bf16.data(), count);
+    kernels.round_f16(values.data(), as_f16.data(), count);
+    kernels.round_bf16(values.data(), as_bf16.data(), count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto bits_of = [](float v) { return std::bit_cast<std::uint32_t>(v); };
+      ASSERT_EQ(bits_of(f16[i]), bits_of(f16_to_f32(halves[i]))) << kernels.name << " " << i;
+      ASSERT_EQ(bits_of(bf16[i]), bits_of(bf16_to_f32(halves[i]))) << kernels.name << " " << i;
+      ASSERT_EQ(as_f16[i], f32_to_f16(values[i])) << kernels.name << " " << bits_of(values[i]);
+      ASSERT_EQ(as_bf16[i], f32_to_bf16(values[i])) << kernels.name << " " << bits_of(values[i]);
+    }
+  }
+}
+
+// Sums that round differently in another order or with a fused multiply and add.
+Bytes uneven(DataType type, unsigned seed, std::size_t count) {
+  if (is_integer(type)) return random_bits(count * size_of(type), seed);
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal;
+  Bytes all(count * size_of(type));
+  for (std::size_t i = 0; i < count; ++i) {
+    put(type, all.data(), i, normal(random) * std::exp2(double(random() % 8)));
+  }
+  return all;
+}
+
+TEST(Kernels, EveryInstructionSetReducesToTheSameBits) {
+  const std::size_t count = 2500;
+  const double scales[] = {0.3, 1.0, 1.7};
+  const double whole[] = {3, 1, 2};
+  for (const DataType type : kTypes) {
+    const Bytes a = uneven(type, 1, count), b = uneven(type, 2, count), c = uneven(type, 3, count);
+    const void* inputs[] = {a.data(), b.data(), c.data()};
+    for (const ReduceOp op : kOps) {
+      for (const int number : {1, 2, 3}) {
+        Bytes first;
+        for (const Kernels& kernels : usable_kernels()) {
+          Bytes out(count * size_of(type));
+          void* output = out.data();
+          kernels.reduce({type, op, inputs, is_integer(type) ? whole : scales, number, &output, 1,
+                          count, op == ReduceOp::avg ? 3 : 1});
+          if (first.empty()) first = out;
+          EXPECT_TRUE(out == first) << kernels.name << " " << name_of(type) << " " << name_of(op);
+        }
+      }
+    }
+  }
+}
+
+TEST(Streaming, CopiesEveryLengthAndAlignment) {
+  const Bytes from = random_bits(1024, 4);
+  for (std::size_t begin = 0; begin < 70; ++begin) {
+    for (const std::size_t length : {std::size_t(0), std::size_t(1), std::size_t(63),
+                                     std::size_t(64), std::size_t(200), std::size_t(640)}) {
+      Bytes to(1024, 0x5a);
+      copy_past_cache(to.data() + begin, from.data() + 3, length);
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        const bool inside = i >= begin && i < begin + length;
+        ASSERT_EQ(to[i], inside ? from[3 + i - begin] : 0x5a) << begin << " " << length << " " << i;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ A fence's first word is the language; words after it are for the test and are no
     ```bash wait        the same, after the job last submitted has ended
     ```bash file=NAME   a file to write
     ```text             what the commands before it print: these lines, in this order, among others
-    ```python from=FILE lines of FILE in the repository
+    ```python from=FILE lines of FILE in the repository; also ```cpp
 
 In a sample, digits stand for any number, "…" for anything. `<job>` is the number of the last job.
 """

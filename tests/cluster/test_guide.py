@@ -29,7 +29,7 @@ def test_page(cluster, page):
         if block.language == "text":
             missing = missing_line(block.text, output)
             assert missing is None, f"{where}: no line '{missing}' in:\n{output}"
-        elif block.language == "python":
+        elif block.language in ("python", "cpp"):
             source = (REPO / block.options["from"]).read_text()
             lines = [line.strip() for line in source.splitlines()]
             for line in block.text.splitlines():

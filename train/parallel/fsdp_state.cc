@@ -263,6 +263,7 @@ void load_optimizer(FsdpRuntime& runtime, const StateReader& reader, const std::
   const State saved = saved_optimizer(reader, name);
   const State fields = fields_in(saved, group, rank);
   if (fields.empty()) return;
+  const State there = shard_state(optimizer, group);
   State mine = make_state();
   for (const auto& field : fields) {
     if (!field.value().isTensor()) {
@@ -270,7 +271,8 @@ void load_optimizer(FsdpRuntime& runtime, const StateReader& reader, const std::
       continue;
     }
     // A parameter that has made no step yet has zeros.
-    const at::Tensor shard = at::zeros_like(group.shard);
+    const at::Tensor shard = there.contains(field.key()) ? there.at(field.key()).toTensor().zero_()
+                                                         : at::zeros_like(group.shard);
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const std::string tensor =
           name + "/" + group.parameters[i].names.front() + "/" + field.key().toStringRef();

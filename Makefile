@@ -106,7 +106,7 @@ lint:
 format:
 	@git ls-files '*.cc' '*.h' '*.c' | xargs clang-format -i
 install: everything
-	@scripts/install "$(DESTDIR)" "$(PREFIX)" "$(SLURM_PLUGIN_DIR)"
+	@scripts/install "$(DESTDIR)" "$(PREFIX)" "$(SLURM_PLUGIN_DIR)" "$(TORCH_DIR)"
 clean:
 	rm -rf $(BUILD)/obj $(BUILD)/bin $(BUILD)/lib $(BUILD)/tests $(BUILD)/bench
 # The flags of every folder together, for clang-tidy.

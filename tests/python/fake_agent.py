@@ -49,7 +49,7 @@ class Nursery:
         request = {"program": program, "env": environment, "cwd": str(directory), "log": str(log)}
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
-        return Child(self, self._born.get(timeout=60))
+        return Child(self, self._born.get(timeout=300))
 
     def wait(self, pid):
         with self._changed:

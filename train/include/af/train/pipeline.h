@@ -37,8 +37,9 @@
 // - A stage that throws ends the step on all stages: step() throws af::Error with the stage, its
 //   device, the micro-batch and the reason (a CommunicatorError stays one). Gradients are then
 //   incomplete; the next zero_grad() and step() work.
-// - With DataParallel: give it *model.module(); each micro-batch adds to .grad, so reduce after
-//   step(), once.
+// - With DataParallel: give it module(). Backward runs once for each micro-batch, so keep the ranks
+//   apart meanwhile:  { const auto apart = replicas.no_sync(); loss = model.step(…); }  and then
+//   replicas.step(rows, loss, …).
 //
 // A stage must not change its inputs in place. No parameter may belong to two stages.
 // Use from one thread at a time.

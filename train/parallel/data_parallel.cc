@@ -12,8 +12,10 @@
 
 #include <fmt/ranges.h>
 
+#include "af/train/callback.h"
 #include "af/train/flat_optimizer.h"
 #include "af/train/module_state.h"
+#include "af/train/trace.h"
 #include "common/error.h"
 #include "train/parallel/gradient_reducer.h"
 #include "train/parallel/model_agreement.h"
@@ -120,6 +122,9 @@ struct DataParallel::Impl {
   DataOrder* dealer = nullptr;
   BackgroundSaver* saver = nullptr;
 
+  bool started = false;             // callbacks know of the training
+  int64_t computing_since = 0;      // trace_now(); 0: not traced
+  int64_t epoch_told = -1;          // likewise of the end of this epoch
   std::optional<int64_t> dealt;     // rows of this step
   std::optional<int64_t> expected;  // samples of this step, if known before backward
   int no_sync = 0;                  // guards that live
@@ -158,6 +163,8 @@ struct DataParallel::Impl {
   void enter();
   WorldFlags flags(bool at_checkpoint) const;
   void agree(bool change, bool save);
+  void tell_start();
+  StepResult tell_step(const StepResult& result);
   std::vector<double> sum(Communicator& comm, std::vector<double> values, WorldFlags own);
   std::vector<double> call(const std::function<std::vector<double>(Communicator&)>& run);
   StepResult step(int64_t samples, double loss,
@@ -294,6 +301,8 @@ void DataParallel::Impl::next_world() {
     try {
       form();
       if (options.changed) options.changed(before, view.world_size);
+      if (options.callbacks != nullptr && started)
+        options.callbacks->world_change({view.rank, before, view.world_size, steps});
       return;
     } catch (const CommunicatorError& error) {
       if (!is_of_the_world(error)) throw;
@@ -337,6 +346,8 @@ void DataParallel::Impl::leave() {
       warn_on_stderr(error.what());
     }
   }
+  if (options.callbacks != nullptr && started)
+    options.callbacks->end({EndInfo::How::leaving, steps});
   if (options.leave) options.leave();
   std::fflush(nullptr);
   std::exit(0);  // NOLINT(concurrency-mt-unsafe): where a program ends that returns from main()
@@ -349,6 +360,18 @@ WorldFlags DataParallel::Impl::flags(bool at_checkpoint) const {
   WorldFlags own = world->flags(at_checkpoint);
   own.save = own.save && saver != nullptr;
   return own;
+}
+
+void DataParallel::Impl::tell_start() {
+  if (options.callbacks == nullptr || std::exchange(started, true)) return;
+  options.callbacks->start({rank(), communicator().world_size(), steps});
+}
+
+StepResult DataParallel::Impl::tell_step(const StepResult& result) {
+  if (options.callbacks != nullptr)
+    options.callbacks->step(
+        {steps, dealer != nullptr ? dealer->epoch() : 0, result.samples, result.loss});
+  return result;
 }
 
 void DataParallel::Impl::agree(bool change, bool save) {
@@ -389,6 +412,9 @@ StepResult DataParallel::Impl::step(int64_t samples, double loss,
                                     const std::function<void(GradientBuckets&)>& update) {
   if (samples < 0) throw Error::format("gradients of {} samples", samples);
   check_joined();
+  // What the program has done between zero_grad() and here; spans of its own lie within.
+  if (const int64_t since = std::exchange(computing_since, 0); since != 0)
+    detail::add_span(TraceKind::compute, "forward and backward", since, 0);
   const int64_t before = steps;
   in_step = true;
   expected.reset();
@@ -396,6 +422,7 @@ StepResult DataParallel::Impl::step(int64_t samples, double loss,
   std::optional<StepSums> sums;
   while (!sums) {
     try {
+      const TraceSpan span(TraceKind::communication, "wait for gradients");
       sums = reducer.finish(communicator(), share, flags(false));
     } catch (const CommunicatorError& error) {
       if (!elastic() || !is_of_the_world(error)) throw;
@@ -517,7 +544,7 @@ std::optional<Checkpoint> DataParallel::resume() {
 
 void DataParallel::begin() {
   Impl& impl = *impl_;
-  if (impl.world == nullptr || impl.joined) return;
+  if (impl.world == nullptr || impl.joined) return impl.tell_start();
   const at::NoGradGuard no_grad;
   const WorldView view = impl.world->view();
   if (impl.dealer != nullptr) impl.dealer->set_world(view.rank, view.world_size);
@@ -527,6 +554,7 @@ void DataParallel::begin() {
     if (!impl.elastic() || !is_of_the_world(error)) throw;
     impl.next_world();
   }
+  impl.tell_start();
 }
 
 std::optional<std::vector<int64_t>> DataParallel::next(int64_t epoch) {
@@ -534,6 +562,9 @@ std::optional<std::vector<int64_t>> DataParallel::next(int64_t epoch) {
   if (!impl_->dealer->in_step()) impl_->enter();
   auto rows = impl_->dealer->next(epoch);
   impl_->dealt = rows ? std::optional(static_cast<int64_t>(rows->size())) : std::nullopt;
+  if (!rows && impl_->options.callbacks != nullptr &&
+      std::exchange(impl_->epoch_told, epoch) != epoch)
+    impl_->options.callbacks->epoch({epoch, impl_->steps});
   return rows;
 }
 
@@ -541,7 +572,9 @@ void DataParallel::zero_grad(std::optional<int64_t> samples) {
   Impl& impl = *impl_;
   if (impl.dealer == nullptr) impl.enter();
   impl.check_joined();
+  impl.tell_start();
   impl.reducer.zero();
+  impl.computing_since = tracing() ? trace_now() : 0;
   impl.expected = samples ? samples : impl.dealt;
   if (impl.no_sync == 0) impl.expect();
 }
@@ -559,21 +592,23 @@ DataParallel::StepResult DataParallel::step(int64_t samples, const at::Tensor& l
                                             torch::optim::Optimizer& optimizer) {
   const double value = samples > 0 && loss.defined() ? loss.item<double>() : 0;
   auto* flat = dynamic_cast<FlatOptimizer*>(&optimizer);
-  return impl_->step(samples, value, [&](GradientBuckets& gradients) {
+  return impl_->tell_step(impl_->step(samples, value, [&](GradientBuckets& gradients) {
+    const TraceSpan span(TraceKind::compute, "optimizer");
     if (flat != nullptr)
       flat->scale_gradients(gradients.scale);  // in its own pass
     else
       apply_scale(gradients);
     optimizer.step();
-  });
+  }));
 }
 
 DataParallel::StepResult DataParallel::step(int64_t samples, double loss,
                                             const std::function<void()>& update) {
-  return impl_->step(samples, loss, [&](GradientBuckets& gradients) {
+  return impl_->tell_step(impl_->step(samples, loss, [&](GradientBuckets& gradients) {
+    const TraceSpan span(TraceKind::compute, "optimizer");
     apply_scale(gradients);
     update();
-  });
+  }));
 }
 
 int64_t DataParallel::steps() const {
@@ -624,6 +659,8 @@ void DataParallel::finish() {
   if (impl.saver != nullptr) impl.saver->flush();
   const std::vector<double> nothing;
   impl.call([&](Communicator& comm) { return impl.sum(comm, nothing, {}); });
+  if (impl.options.callbacks != nullptr)
+    impl.options.callbacks->end({EndInfo::How::finished, impl.steps});
   if (impl.world != nullptr) impl.world->finished();
 }
 

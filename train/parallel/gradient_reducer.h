@@ -108,6 +108,7 @@ class GradientReducer {
     BucketMemory reduced;  // the same as `own` where that is not kept
     BucketMemory narrow;   // what travels, if that is of another type
     Work pending;
+    int64_t traced_since = 0;  // trace_now() of its start; 0: not traced, or seen to be done
   };
   struct Place {
     std::size_t bucket = 0;
@@ -129,6 +130,7 @@ class GradientReducer {
   void on_ready(std::size_t parameter) noexcept;
   void take_gradient(std::size_t parameter);
   void launch(Communicator& world, std::size_t bucket, double factor, bool blocking);
+  void trace_done();
   void complete_gradients(StepPart& part);
   bool wants_rebuild(const StepPart& part);
   StepSums reduce_all(Communicator& world, const Share& share, const StepPart& part);

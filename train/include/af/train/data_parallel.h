@@ -81,6 +81,8 @@
 
 namespace af::train {
 
+class Callbacks;
+
 struct DataParallelOptions {
   // A bucket is closed when it has at least so many bytes.
   std::size_t bucket_bytes = std::size_t{25} << 20;
@@ -92,6 +94,9 @@ struct DataParallelOptions {
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   // at::kHalf or at::kBFloat16: gradients travel in 16 bits (see DistributedDataParallelOptions).
   std::optional<at::ScalarType> compression;
+  // Called for start (begin(), or the first step), step, epoch, world change and end; must outlive
+  // the DataParallel. What was saved its BackgroundSaver says, what is reported the program.
+  Callbacks* callbacks = nullptr;
 };
 
 class AF_PUBLIC DataParallel {

@@ -95,6 +95,7 @@ std::vector<Lists> other_lists(const std::vector<Entry>& entries,
     if (entry.moments[1].defined()) list.second_moments.push_back(entry.moments[1]);
   }
   std::vector<Lists> all;
+  all.reserve(lists.size());
   for (auto& [key, list] : lists) all.push_back(std::move(list));
   return all;
 }
@@ -261,11 +262,11 @@ void FlatOptimizer::use(const GradientBuckets& all) {
 }
 
 FlatAdam::FlatAdam(std::vector<torch::optim::OptimizerParamGroup> groups,
-                   torch::optim::AdamOptions defaults)
+                   const torch::optim::AdamOptions& defaults)
     : Adam(std::move(groups), defaults) {
   refuse_amsgrad<torch::optim::AdamOptions>(defaults);
 }
-FlatAdam::FlatAdam(std::vector<at::Tensor> parameters, torch::optim::AdamOptions defaults)
+FlatAdam::FlatAdam(std::vector<at::Tensor> parameters, const torch::optim::AdamOptions& defaults)
     : Adam(std::move(parameters), defaults) {
   refuse_amsgrad<torch::optim::AdamOptions>(defaults);
 }
@@ -280,11 +281,11 @@ at::Tensor FlatAdam::step(LossClosure closure) {
 }
 
 FlatAdamW::FlatAdamW(std::vector<torch::optim::OptimizerParamGroup> groups,
-                     torch::optim::AdamWOptions defaults)
+                     const torch::optim::AdamWOptions& defaults)
     : AdamW(std::move(groups), defaults) {
   refuse_amsgrad<torch::optim::AdamWOptions>(defaults);
 }
-FlatAdamW::FlatAdamW(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions defaults)
+FlatAdamW::FlatAdamW(std::vector<at::Tensor> parameters, const torch::optim::AdamWOptions& defaults)
     : AdamW(std::move(parameters), defaults) {
   refuse_amsgrad<torch::optim::AdamWOptions>(defaults);
 }
@@ -299,9 +300,9 @@ at::Tensor FlatAdamW::step(LossClosure closure) {
 }
 
 FlatSgd::FlatSgd(std::vector<torch::optim::OptimizerParamGroup> groups,
-                 torch::optim::SGDOptions defaults)
+                 const torch::optim::SGDOptions& defaults)
     : SGD(std::move(groups), defaults) {}
-FlatSgd::FlatSgd(std::vector<at::Tensor> parameters, torch::optim::SGDOptions defaults)
+FlatSgd::FlatSgd(std::vector<at::Tensor> parameters, const torch::optim::SGDOptions& defaults)
     : SGD(std::move(parameters), defaults) {}
 
 at::Tensor FlatSgd::step(LossClosure closure) {

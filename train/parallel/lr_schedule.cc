@@ -4,7 +4,6 @@
 #include <ATen/Functions.h>
 
 #include <cmath>
-#include <numbers>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -13,6 +12,11 @@
 #include "common/error.h"
 
 namespace af::train {
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+
+}  // namespace
 
 LrFunction constant_lr() {
   return {"constant", [](int64_t) { return 1.0; }};
@@ -33,7 +37,7 @@ LrFunction warmup_cosine(const WarmupCosine& options) {
             if (completed >= options.total_steps) return options.end_factor;
             const double part = static_cast<double>(completed - options.warmup_steps) /
                                 static_cast<double>(options.total_steps - options.warmup_steps);
-            const double height = (1 + std::cos(std::numbers::pi * part)) / 2;
+            const double height = (1 + std::cos(kPi * part)) / 2;
             return options.end_factor + (1 - options.end_factor) * height;
           }};
 }
@@ -42,7 +46,8 @@ LrFunction step_lr(int64_t steps, double gamma) {
   if (steps < 1) throw Error::format("step_lr: every {} steps: at least 1", steps);
   if (!(gamma >= 0)) throw Error::format("step_lr: gamma={} is negative", gamma);
   return {fmt::format("times {} every {} steps", gamma, steps), [steps, gamma](int64_t completed) {
-            return std::pow(gamma, static_cast<double>(completed / steps));
+            const int64_t times = completed / steps;
+            return std::pow(gamma, static_cast<double>(times));
           }};
 }
 

@@ -34,12 +34,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 }
 
 template <typename T>
-class FlatKernels : public testing::Test {};
-using Types = testing::Types<float, double>;
-TYPED_TEST_SUITE(FlatKernels, Types);
-
-TYPED_TEST(FlatKernels, AdamHasTheSameBitsOnEveryInstructionSet) {
-  using T = TypeParam;
+void adam_has_the_same_bits_on_every_instruction_set() {
   const auto gradient = values<T>(1);
   for (const double decay : {0.0, 0.1})
     for (const bool decoupled : {false, true}) {
@@ -59,8 +54,8 @@ TYPED_TEST(FlatKernels, AdamHasTheSameBitsOnEveryInstructionSet) {
     }
 }
 
-TYPED_TEST(FlatKernels, SgdHasTheSameBitsOnEveryInstructionSet) {
-  using T = TypeParam;
+template <typename T>
+void sgd_has_the_same_bits_on_every_instruction_set() {
   const auto gradient = values<T>(1);
   for (const double decay : {0.0, 0.1})
     for (const double momentum : {0.0, 0.9})
@@ -92,8 +87,8 @@ TEST(FlatKernelsContraction, ProductsAndSumsAreRoundedEach) {
   }
 }
 
-TYPED_TEST(FlatKernels, SquaresHaveTheSameBitsAndAreRight) {
-  using T = TypeParam;
+template <typename T>
+void squares_have_the_same_bits_and_are_right() {
   const auto all = values<T>(5);
   long double exact = 0;
   for (const T value : all) exact += static_cast<long double>(value) * value;
@@ -106,8 +101,8 @@ TYPED_TEST(FlatKernels, SquaresHaveTheSameBitsAndAreRight) {
   }
 }
 
-TYPED_TEST(FlatKernels, OneValueThatIsNotFiniteIsSeenWhereverItIs) {
-  using T = TypeParam;
+template <typename T>
+void one_value_that_is_not_finite_is_seen_wherever_it_is() {
   using Limits = std::numeric_limits<T>;
   for (const InstructionSet set : instruction_sets()) {
     for (const T bad : {Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN()})
@@ -120,6 +115,26 @@ TYPED_TEST(FlatKernels, OneValueThatIsNotFiniteIsSeenWhereverItIs) {
     EXPECT_TRUE(squares_of(set, largest.data(), kCount).finite);
     EXPECT_TRUE(squares_of(set, largest.data(), 0).finite);
   }
+}
+
+TEST(FlatKernels, AdamHasTheSameBitsOnEveryInstructionSet) {
+  adam_has_the_same_bits_on_every_instruction_set<float>();
+  adam_has_the_same_bits_on_every_instruction_set<double>();
+}
+
+TEST(FlatKernels, SgdHasTheSameBitsOnEveryInstructionSet) {
+  sgd_has_the_same_bits_on_every_instruction_set<float>();
+  sgd_has_the_same_bits_on_every_instruction_set<double>();
+}
+
+TEST(FlatKernels, SquaresHaveTheSameBitsAndAreRight) {
+  squares_have_the_same_bits_and_are_right<float>();
+  squares_have_the_same_bits_and_are_right<double>();
+}
+
+TEST(FlatKernels, OneValueThatIsNotFiniteIsSeenWhereverItIs) {
+  one_value_that_is_not_finite_is_seen_wherever_it_is<float>();
+  one_value_that_is_not_finite_is_seen_wherever_it_is<double>();
 }
 
 }  // namespace

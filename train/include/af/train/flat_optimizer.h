@@ -65,24 +65,26 @@ class AF_PUBLIC FlatOptimizer {
 class AF_PUBLIC FlatAdam : public torch::optim::Adam, public FlatOptimizer {
  public:
   explicit FlatAdam(std::vector<torch::optim::OptimizerParamGroup> groups,
-                    torch::optim::AdamOptions defaults = {});
-  explicit FlatAdam(std::vector<at::Tensor> parameters, torch::optim::AdamOptions defaults = {});
+                    const torch::optim::AdamOptions& defaults = {});
+  explicit FlatAdam(std::vector<at::Tensor> parameters,
+                    const torch::optim::AdamOptions& defaults = {});
   at::Tensor step(LossClosure closure = nullptr) override;
 };
 
 class AF_PUBLIC FlatAdamW : public torch::optim::AdamW, public FlatOptimizer {
  public:
   explicit FlatAdamW(std::vector<torch::optim::OptimizerParamGroup> groups,
-                     torch::optim::AdamWOptions defaults = {});
-  explicit FlatAdamW(std::vector<at::Tensor> parameters, torch::optim::AdamWOptions defaults = {});
+                     const torch::optim::AdamWOptions& defaults = {});
+  explicit FlatAdamW(std::vector<at::Tensor> parameters,
+                     const torch::optim::AdamWOptions& defaults = {});
   at::Tensor step(LossClosure closure = nullptr) override;
 };
 
 class AF_PUBLIC FlatSgd : public torch::optim::SGD, public FlatOptimizer {
  public:
   explicit FlatSgd(std::vector<torch::optim::OptimizerParamGroup> groups,
-                   torch::optim::SGDOptions defaults);
-  explicit FlatSgd(std::vector<at::Tensor> parameters, torch::optim::SGDOptions defaults);
+                   const torch::optim::SGDOptions& defaults);
+  explicit FlatSgd(std::vector<at::Tensor> parameters, const torch::optim::SGDOptions& defaults);
   at::Tensor step(LossClosure closure = nullptr) override;
 };
 

@@ -65,3 +65,7 @@ $(eval $(call benchmark,ddp_step,bench/ddp_step.cc,$(BUILD)/lib/libaf_train.so,\
 $(BUILD)/obj/bench/hdf5_read.o: CPPFLAGS += $(TORCH_CPPFLAGS) $(HDF5_CPPFLAGS)
 $(eval $(call benchmark,hdf5_read,bench/hdf5_read.cc,$(BUILD)/lib/libaf_train.so,\
   -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) $(HDF5_LIBS) -lfmt))
+
+$(BUILD)/tests/programs/logged_training: $(BUILD)/obj/tests/programs/logged_training.o $(BUILD)/lib/libaf_train.so
+	$(LINK) -Wl,-rpath,'$$ORIGIN/../../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -lfmt
+TEST_PROGRAMS += $(BUILD)/tests/programs/logged_training

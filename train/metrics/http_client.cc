@@ -118,6 +118,10 @@ HttpReply HttpClient::perform() {
   impl.error[0] = '\0';
   const CURLcode result = ::curl_easy_perform(impl.curl);
   HttpReply reply;
+  if (result == CURLE_ABORTED_BY_CALLBACK) {
+    reply.error = "no answer until the end";
+    return reply;
+  }
   if (result != CURLE_OK) {
     reply.error = impl.error[0] != '\0' ? impl.error : ::curl_easy_strerror(result);
     return reply;

@@ -155,11 +155,17 @@ void MlflowSender::after(const MlflowAnswer& answer) {
                     options_.spool.string()));
     return;
   }
-  if (!std::exchange(away_, true) && ++outages_ <= kMostOutagesSaid)
+  const bool said_at_the_end = patience_is_over();
+  if (!std::exchange(away_, true) && !said_at_the_end && ++outages_ <= kMostOutagesSaid)
     say(fmt::format("does not take values now: {}; they are kept in {} and sent when it does", why_,
                     options_.spool.string()));
   try_at_ = Clock::now() + std::clamp<Clock::duration>(answer.wait, pause_, kMostWait);
   pause_ = std::min(2 * pause_, options_.most_retry);
+}
+
+bool MlflowSender::patience_is_over() {
+  const std::lock_guard lock(mutex_);
+  return Clock::now() >= deadline_;
 }
 
 void MlflowSender::close(const std::string& complaint) {

@@ -35,6 +35,7 @@ class MlflowSender {
   void spool(std::vector<MlflowItem> items);
   MlflowAnswer send_all();
   void after(const MlflowAnswer& answer);
+  bool patience_is_over();
   void close(const std::string& complaint);
   void say(const std::string& text) const;
 

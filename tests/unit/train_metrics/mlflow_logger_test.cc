@@ -257,7 +257,9 @@ TEST(MlflowLogger, AServerThatHangsDelaysTheEndByThePatienceOnly) {
   Training training(options);
   training.report(1);
   ASSERT_TRUE(server.await_requests(1));
-  EXPECT_NE(training.finish().find("has not taken all"), std::string::npos);
+  const std::string said = training.finish();
+  EXPECT_NE(said.find("has not taken all (no answer until the end)"), std::string::npos) << said;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
   EXPECT_EQ(spools_in(directory.path()), 1U);
 }
 

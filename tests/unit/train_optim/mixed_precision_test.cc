@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // All parts together, as a training uses them.
+#include <ATen/core/ivalue.h>  // first: with clang the others need it complete
+
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>

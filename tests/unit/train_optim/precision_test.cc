@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "af/train/precision.h"
 
+#include <ATen/core/ivalue.h>  // first: with clang the others need it complete
+
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 

@@ -22,6 +22,7 @@
 // (af::Error): libtorch's own optimizers take them. Use from one thread.
 #pragma once
 
+#include <ATen/core/ivalue.h>  // first: with clang the others need it complete
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>

@@ -14,6 +14,7 @@
 // Without it, gradients are those of the whole model, the same on all ranks after a reduction.
 #pragma once
 
+#include <ATen/core/ivalue.h>  // first: with clang the others need it complete
 #include <torch/optim/optimizer.h>
 
 #include "af/communicator.h"

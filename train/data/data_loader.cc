@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "af/train/trace.h"
 #include "common/error.h"
 #include "train/data/batch_assembly.h"
 
@@ -92,6 +93,7 @@ struct DataLoader::Impl {
   [[noreturn]] void throw_at(const Ahead& step, std::size_t block,
                              const std::exception_ptr& reason) const;
   void put_together(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Ahead>& step);
+  bool worth_waking();
   std::size_t batches_ahead() const { return static_cast<std::size_t>(options.prefetch) + 1; }
   bool assemble_one(std::unique_lock<std::mutex>& lock, std::size_t most);
   BlockRef next_read();
@@ -398,6 +400,17 @@ bool DataLoader::Impl::help(std::unique_lock<std::mutex>& lock,
   return true;
 }
 
+// A thread that wakes for each batch costs more than small batches do: so for a few at a time. What
+// is not ready when it is asked for, the caller does.
+bool DataLoader::Impl::worth_waking() {
+  if (threads.empty()) return false;
+  if (next_read()) return true;
+  std::size_t waiting = 0;
+  for (std::size_t i = 0; i < std::min(batches_ahead(), ahead.size()); ++i)
+    waiting += ahead[i]->state == Ahead::State::waiting ? 1 : 0;
+  return 2 * waiting >= batches_ahead();
+}
+
 void DataLoader::Impl::work() {
   std::unique_lock lock(mutex);
   while (!stop) {
@@ -416,6 +429,7 @@ DataLoader::DataLoader(std::shared_ptr<const BlockReader> reader, DataOrder& ord
 DataLoader::~DataLoader() = default;
 
 Batch DataLoader::load(const std::vector<int64_t>& rows) {
+  const TraceSpan span(TraceKind::data, "wait for data");
   Impl& self = *impl_;
   if (!self.assembly) {
     if (!rows.empty()) throw Error::format("the data has no row {}", rows.front());
@@ -441,7 +455,7 @@ Batch DataLoader::load(const std::vector<int64_t>& rows) {
   self.ahead.pop_front();
   self.rows_ahead -= step->rows.size();
   self.look_ahead();
-  if (!self.threads.empty()) self.changed.notify_all();
+  if (self.worth_waking()) self.changed.notify_all();
   return std::move(step->batch);
 }
 

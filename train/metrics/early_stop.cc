@@ -56,11 +56,18 @@ std::string EarlyStop::name() const {
   return "EarlyStop(" + metric_ + ")";
 }
 
+std::string EarlyStop::reason() const {
+  return fmt::format("no better {} than {} in {} reports", metric_, best(), without_better());
+}
+
+void EarlyStop::on_start(const StartInfo&) {
+  if (stopped()) throw StopTraining(reason());
+}
+
 void EarlyStop::on_report(const ReportInfo& info) {
   const auto found = info.metrics.find(metric_);
   if (found == info.metrics.end() || !update(found->second)) return;
-  throw StopTraining(
-      fmt::format("no better {} than {} in {} reports", metric_, best(), without_better()));
+  throw StopTraining(reason());
 }
 
 }  // namespace af::train

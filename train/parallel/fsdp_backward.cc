@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 
+#include "af/train/trace.h"
 #include "common/error.h"
 #include "train/parallel/fsdp_agreement.h"
 #include "train/parallel/fsdp_runtime.h"
@@ -151,7 +152,10 @@ void FsdpRuntime::prepare_empty(int unit) {
 }
 
 void FsdpRuntime::settle(Reduction& reduction) {
-  reduction.work.wait(current_stream(device_));
+  {
+    const TraceSpan span(TraceKind::communication, "wait for gradients");
+    reduction.work.wait(current_stream(device_));
+  }
   if (reduction.part == nullptr) return;
   UnitGroup& group = unit_at(reduction.unit).groups()[reduction.group];
   if (samples_ > 0) group.gradient.mul_(reduction.before / samples_);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "af/train/trace.h"
 #include "common/error.h"
 #include "train/parallel/fsdp_graph.h"
 #include "train/parallel/fsdp_stream.h"
@@ -72,6 +73,7 @@ void FsdpRuntime::gather_root() {
   FsdpUnit& root = unit_at(kRoot);
   if (root.empty() || (root_whole_ && !is_stale(kRoot))) return;
   char* memory = static_cast<char*>(root_memory_.data());
+  const TraceSpan span(TraceKind::communication, "wait for parameters");
   for (const Work& work : issue_gathers(kRoot, memory, /*ahead=*/false))
     work.wait(current_stream(device_));
   root.attach(memory);
@@ -83,6 +85,7 @@ void FsdpRuntime::make_whole(int unit) {
   if (one.empty()) return;
   if (unit == kRoot) return gather_root();
   if (slots_.slot_of(unit) >= 0 && !one.dirty && is_stale(unit)) let_go(unit);
+  const TraceSpan span(TraceKind::communication, "wait for parameters");
   if (slots_.slot_of(unit) < 0) gather(unit, slots_.take(unit), /*ahead=*/false);
   const int place = slots_.slot_of(unit);
   SlotState& slot = slot_states_[static_cast<std::size_t>(place)];

@@ -76,6 +76,20 @@ TEST(EarlyStop, AsCallbackItAsksToStopWithAReason) {
   EXPECT_EQ(callbacks.stop_reason(), "no better accuracy than 0.5 in 2 reports");
 }
 
+TEST(EarlyStop, ATrainingThatWasOverIsNotGoneOnWith) {
+  const auto stop = std::make_shared<EarlyStop>("loss", EarlyStopOptions{Mode::min, 1, 0});
+  stop->update(1);
+  Callbacks running;
+  running.add(stop);
+  running.start({});
+  EXPECT_FALSE(running.stop_asked());
+  stop->update(1);  // as it comes out of a checkpoint
+  Callbacks over;
+  over.add(stop);
+  over.start({});
+  EXPECT_TRUE(over.stop_asked());
+}
+
 TEST(EarlyStop, OptionsWithoutAMeaningAreRefused) {
   EXPECT_THROW(EarlyStop("loss", {Mode::min, 0, 0}), Error);
   EXPECT_THROW(EarlyStop("loss", {Mode::min, 1, -1}), Error);

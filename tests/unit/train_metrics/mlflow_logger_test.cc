@@ -224,13 +224,13 @@ TEST(MlflowLogger, WhatIsNotSentIsSentByTheNextStartIntoTheSameRun) {
   FakeMlflow server;
   MlflowOptions options = options_for(server.uri(), directory.path());
   {
+    options.patience = milliseconds(10);
     Training first(options);
     first.report(1);
     ASSERT_TRUE(server.await_metrics(1));
     server.stop();
     first.report(2);
     first.report(3);
-    options.patience = milliseconds(10);
     const std::string said = first.fail();
     EXPECT_NE(said.find("the rest is in " + directory.path().string()), std::string::npos) << said;
     EXPECT_EQ(spools_in(directory.path()), 2U);

@@ -8,7 +8,7 @@
 //   };
 //   af::train::Callbacks callbacks;
 //   callbacks.add(std::make_shared<PrintLoss>());
-//   callbacks.add(af::train::MlflowLogger::from_environment());
+//   callbacks.add(af::train::mlflow_logger_from_environment());
 //
 // DataParallel calls them (DataParallelOptions::callbacks); a loop of one's own calls the functions
 // of Callbacks itself. They are called on every rank, with the same numbers.

@@ -3,7 +3,8 @@
 //
 //   auto stop = std::make_shared<af::train::EarlyStop>("accuracy", EarlyStopOptions{…});
 //   callbacks.add(stop);
-//   replicas.keep("early stop", *stop);           // the count goes on after a restart
+//   // The count goes on after a restart, and on a rank that comes:
+//   replicas.keep("early stop", at::from_blob(stop->values(), {EarlyStop::kValues}, at::kDouble));
 //   …
 //   callbacks.report({step, epoch, {{"accuracy", accuracy}}});  // agreed: from a sum over ranks
 //   if (callbacks.stop_asked()) break;
@@ -38,8 +39,7 @@ class AF_PUBLIC EarlyStop : public Callback {
   // Throws af::Error for a patience below 1 or a min_delta below 0.
   explicit EarlyStop(std::string metric, EarlyStopOptions options = {});
 
-  // Whether to stop. A NaN is not better. After a stop it is true for every value: a training that
-  // is started again when it was over stops with its first report.
+  // Whether to stop. A NaN is not better. After a stop it is true for every value.
   bool update(double value);
   double best() const;  // NaN before the first value
   int64_t without_better() const;
@@ -50,10 +50,14 @@ class AF_PUBLIC EarlyStop : public Callback {
   double* values() { return values_.data(); }
 
   std::string name() const override;
-  // Throws StopTraining; reports without the metric do not count.
+  // Both throw StopTraining; at the start for a training that was over already. Reports without the
+  // metric do not count.
+  void on_start(const StartInfo& info) override;
   void on_report(const ReportInfo& info) override;
 
  private:
+  std::string reason() const;
+
   std::string metric_;
   EarlyStopOptions options_;
   std::array<double, kValues> values_{};  // any yet, best, without_better, stopped

@@ -239,13 +239,17 @@ std::string BackgroundSaver::make_directory(int64_t step) {
   impl_->superseded = true;
   impl_->wait_and_report(lock);
   const std::string name = writing_name(step, ++impl_->attempts);
-  make_writing_directory(impl_->directory.root() / name);
+  try {
+    make_writing_directory(impl_->directory.root() / name);
+  } catch (const Error&) {
+    return {};
+  }
   return name;
 }
 
 void BackgroundSaver::prepare(const State& state, int rank, int world_size) {
-  std::unique_lock lock(impl_->mutex);
-  impl_->wait_and_report(lock);
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->busy) return;
   impl_->buffer.plan(state, rank, world_size);
   impl_->buffer.touch();
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <utility>
 
 namespace af::train {
 namespace {
@@ -50,11 +51,12 @@ void ShareBuffer::plan(const State& state, int rank, int world_size) {
   if (!memory_.defined() || memory_.nbytes() < range.bytes() || memory_.is_pinned() != pinned) {
     memory_ = at::Tensor();  // not both at once
     memory_ = make_memory(static_cast<int64_t>(range.bytes()), pinned);
+    untouched_ = true;
   }
 }
 
 void ShareBuffer::touch() {
-  std::memset(memory_.data_ptr(), 0, memory_.nbytes());
+  if (std::exchange(untouched_, false)) std::memset(memory_.data_ptr(), 0, memory_.nbytes());
 }
 
 void ShareBuffer::copy(const State& state) {

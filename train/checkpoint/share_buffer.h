@@ -18,7 +18,7 @@ class ShareBuffer {
  public:
   // Plans this rank's part and makes memory for it where that of before is too small.
   void plan(const State& state, int rank, int world_size);
-  // Fills it with zeros: what it lacks of memory comes from the system now.
+  // Where plan() has made memory, fills it with zeros: it comes from the system now.
   void touch();
   // The part of `state` that was planned. A training may change the state when this returns.
   void copy(const State& state);
@@ -32,6 +32,7 @@ class ShareBuffer {
   std::optional<StateLayout> layout_;
   std::vector<SharePiece> pieces_;
   at::Tensor memory_;
+  bool untouched_ = false;
 };
 
 }  // namespace af::train

@@ -15,10 +15,12 @@
 #include "af/train/callback.h"
 #include "af/train/flat_optimizer.h"
 #include "af/train/module_state.h"
+#include "af/train/random_state.h"
 #include "af/train/trace.h"
 #include "common/error.h"
 #include "train/parallel/gradient_reducer.h"
 #include "train/parallel/model_agreement.h"
+#include "train/parallel/replica_checkpoint.h"
 #include "train/parallel/state_broadcast.h"
 #include "train/parallel/tensor_broadcast.h"
 
@@ -107,7 +109,8 @@ struct DataParallel::Impl {
         fixed(communicator),
         world(the_world),
         options(std::move(the_options)),
-        reducer(model, reducer_options(options)) {
+        reducer(model, reducer_options(options)),
+        watch(std::make_shared<WorldWatch>(world)) {
     const auto parameters = model.parameters();
     if (!parameters.empty()) device = parameters.front().device();
   }
@@ -121,6 +124,9 @@ struct DataParallel::Impl {
   std::vector<Kept> kept;
   DataOrder* dealer = nullptr;
   BackgroundSaver* saver = nullptr;
+  ReplicaCheckpoint replica_checkpoint;
+  std::shared_ptr<WorldWatch> watch;
+  bool saver_ready = false;  // it has memory for this rank's share in this world
 
   bool started = false;             // callbacks know of the training
   int64_t computing_since = 0;      // trace_now(); 0: not traced
@@ -169,8 +175,11 @@ struct DataParallel::Impl {
   std::vector<double> call(const std::function<std::vector<double>(Communicator&)>& run);
   StepResult step(int64_t samples, double loss,
                   const std::function<void(GradientBuckets&)>& update);
+  void prepare_saver();
+  void save_checkpoint();
   void save_and_leave();
   void leave();
+  uint64_t seed() const { return dealer != nullptr ? dealer->seed() : 0; }
 };
 
 void DataParallel::Impl::expect() {
@@ -259,6 +268,7 @@ void DataParallel::Impl::synchronize(Communicator& comm, const std::vector<Progr
   if (!behind || comm.rank() == root) return;
   // What the program itself changes is changed by a rank that is behind when its call returns.
   apply(got.at("state").toGenericDict(), /*of_program=*/!joined);
+  if (!joined) seed_random(seed(), steps, rank(), device);
   last.samples = got.at("last_samples").toInt();
   last.loss = got.at("last_loss").toTensor().item<double>();
   save_agreed = got.at("save").toBool();
@@ -276,6 +286,7 @@ void DataParallel::Impl::form() {
   reducer.allocate(comm, elastic(), static_cast<int>(furthest_of(all) - all.begin()));
   synchronize(comm, all);
   joined = true;
+  saver_ready = false;
 }
 
 // Gives up the world and forms the next one, until that has worked.
@@ -316,6 +327,20 @@ void DataParallel::Impl::enter() {
   if (world == nullptr) return;
   if (save_agreed && saver != nullptr) save_and_leave();
   if (change_agreed && elastic()) next_world();
+}
+
+// Behind the first step of a world: before it, optimizers have no state to make memory for.
+void DataParallel::Impl::prepare_saver() {
+  if (saver == nullptr || saver_ready) return;
+  saver_ready = true;
+  const int world_size = fixed != nullptr ? fixed->world_size() : world->view().world_size;
+  saver->prepare(collect(Scope::to_save), rank(), world_size);
+}
+
+void DataParallel::Impl::save_checkpoint() {
+  const uint64_t generation = fixed != nullptr ? fixed->generation() : world->view().generation;
+  replica_checkpoint.save(saver, rank(), generation, steps, collect(Scope::to_save),
+                          [watch = watch, generation] { return watch->lost(generation); });
 }
 
 void DataParallel::Impl::save_and_leave() {
@@ -446,6 +471,7 @@ StepResult DataParallel::Impl::step(int64_t samples, double loss,
   called = 0;
   if (dealer != nullptr && dealer->in_step()) dealer->complete();
   if (world != nullptr) world->step_done(steps);
+  prepare_saver();
   return last;
 }
 
@@ -466,7 +492,9 @@ DataParallel::DataParallel(torch::nn::Module& model, World& world, DataParallelO
   if (impl_->reducer.empty()) throw Error("DataParallel: no parameter needs a gradient");
 }
 
-DataParallel::~DataParallel() = default;
+DataParallel::~DataParallel() {
+  impl_->watch->end();
+}
 
 void DataParallel::keep(const std::string& name, torch::optim::Optimizer& optimizer) {
   (void)state_of(optimizer, impl_->model);  // throws for one of another kind
@@ -523,7 +551,9 @@ State DataParallel::state() const {
 }
 
 void DataParallel::load(const State& state) {
-  impl_->apply(state, /*of_program=*/true);
+  Impl& impl = *impl_;
+  impl.apply(state, /*of_program=*/true);
+  restore_random(state, impl.seed(), impl.steps, impl.rank(), impl.device);
 }
 
 std::optional<Checkpoint> DataParallel::resume() {
@@ -647,10 +677,13 @@ void DataParallel::checkpoint() {
   const at::NoGradGuard no_grad;
   // A report with a checkpoint: a change that waits for one is agreed on here.
   const std::vector<double> nothing;
-  impl.call([&](Communicator& comm) { return impl.sum(comm, nothing, impl.flags(true)); });
+  impl.call([&](Communicator& comm) {
+    impl.replica_checkpoint.agree(comm, impl.device, impl.saver, impl.steps, state());
+    return impl.sum(comm, nothing, impl.flags(true));
+  });
   if (impl.dealer != nullptr && impl.dealer->at_end())
     impl.dealer->finish_epoch(impl.dealer->epoch());
-  if (impl.saver != nullptr && impl.rank() == 0) impl.saver->save(impl.steps, state());
+  impl.save_checkpoint();
 }
 
 void DataParallel::finish() {

@@ -102,8 +102,9 @@ TEST_F(SaveShareTest, ARankOnlyHoldsItsShare) {
   for (const auto& entry : state.at("model").toGenericDict()) {
     const bool elsewhere = entry.key().toStringRef() != "view";
     const at::Tensor tensor = entry.value().toTensor();
-    model.insert(entry.key(),
-                 elsewhere ? at::empty(tensor.sizes(), tensor.options().device(at::kMeta)) : tensor);
+    model.insert(entry.key(), elsewhere
+                                  ? at::empty(tensor.sizes(), tensor.options().device(at::kMeta))
+                                  : tensor);
   }
   state.insert_or_assign("model", model);
   EXPECT_NO_THROW(saver.save_share(1, state, {3, 5, name, {}}));
@@ -161,7 +162,7 @@ TEST_F(SaveShareTest, WhenARankIsKilledTheNewestGoodCheckpointLoads) {
   std::mt19937_64 random(3);
   int64_t last = 0;
   int in_mid_save = 0;
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < 20; ++i) {
     int says[2];
     int named[2];
     ASSERT_EQ(::pipe(says), 0);
@@ -211,7 +212,7 @@ TEST_F(SaveShareTest, WhenARankIsKilledTheNewestGoodCheckpointLoads) {
     ASSERT_EQ(value_in(*found), found->step);
     ASSERT_TRUE(warnings_.empty()) << warnings_[0];
   }
-  EXPECT_GT(in_mid_save, 10) << "the kills came when nothing was being written";
+  EXPECT_GT(in_mid_save, 5) << "the kills came when nothing was being written";
 }
 
 TEST(RandomState, GoesOnWhereItWas) {

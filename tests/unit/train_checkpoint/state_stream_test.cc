@@ -50,9 +50,9 @@ class StateStream : public testing::Test {
   }
   bool python(const std::string& program) {
     std::ofstream(temporary_ / "script.py") << "import torch\n" << program;
-    return ::system(
-               ("cd '" + temporary_.path().string() + "' && /usr/bin/python3 script.py").c_str()) ==
-           0;
+    return ::system(("cd '" + temporary_.path().string() +
+                     "' && ${AF_TEST_PYTHON:-/usr/bin/python3} script.py")
+                        .c_str()) == 0;
   }
 
   TemporaryDirectory temporary_;

@@ -68,10 +68,12 @@ class AF_PUBLIC BackgroundSaver {
   // each tensor only those in a rank's share are looked at). Throws as save() does; what goes wrong
   // on another rank is rank 0's error too.
   void save_share(int64_t step, const State& state, SaveShare share);
-  // For rank 0 of save_share(): a new directory for a save, and its name. Throws af::Error.
+  // For rank 0 of save_share(): a new directory for a save, and its name; "" if it cannot be made
+  // (save() then says why). Throws af::Error of the save before.
   std::string make_directory(int64_t step);
 
-  // Makes the memory for such a state; takes as long as filling it with zeros.
+  // Makes the memory for such a state; takes as long as filling it with zeros. Nothing happens
+  // while a save is in flight.
   void prepare(const State& state, int rank = 0, int world_size = 1);
 
   // Waits for the save in flight; on a rank other than 0, until its share is on the disk. Throws

@@ -124,7 +124,8 @@ class AF_PUBLIC DataParallel {
   // Anything else that a State can hold.
   void keep(const std::string& name, std::function<c10::IValue()> get,
             std::function<void(const c10::IValue&)> set);
-  // Rank 0 saves with it, here in checkpoint() and when the whole job ends.
+  // Give all ranks one, for the same directory: they save with it, here in checkpoint() and when
+  // the whole job ends.
   void save_with(BackgroundSaver& saver);
 
   // {"step": …, "model": {…}, NAME: …}; tensors are the training's own, not copies.
@@ -173,8 +174,11 @@ class AF_PUBLIC DataParallel {
   // of them, naming those that differ from rank 0.
   void check_agreement();
 
-  // Saves the state in the background on rank 0, if there is a saver; at the end of an epoch such
-  // that the next one follows. Throws af::Error of the checkpoint before.
+  // Saves the state in the background, if there is a saver; at the end of an epoch such that the
+  // next one follows. Each rank with a saver writes a share of it where all see one directory, else
+  // rank 0 all of it. With it go the random number generators of each rank, under "random". The
+  // ranks compare a hash of their parameters and buffers: throws af::Error, the same on all of
+  // them, naming those that differ from rank 0. Throws af::Error of the checkpoint before.
   void checkpoint();
 
   // Behind all steps: waits until the last checkpoint is on disk. No rank goes before that.

@@ -63,7 +63,8 @@ void ExactSum::multiply(int64_t by) {
     digits_[i] = static_cast<int64_t>(static_cast<uint64_t>(product) & kDigitMask);
     carried_over = product >> 32;
   }
-  digits_.back() = static_cast<int64_t>(Wide{digits_.back()} * by + carried_over);
+  auto& last = digits_[kDigits - 1];
+  last = static_cast<int64_t>(Wide{last} * by + carried_over);
 }
 
 // The same number with every digit in [0, 2^32), but for the last, which has the sign.

@@ -78,7 +78,11 @@ void MlflowSender::run() {
     lock.lock();
   } while (next(lock));
   const std::size_t lost = lost_;
+  // What came while the last request ran out of time: for the next start.
+  const std::vector<MlflowItem> left(queue_.begin(), queue_.end());
+  queue_.clear();
   lock.unlock();
+  if (!left.empty()) spool(left);
   close(lost > 0 ? fmt::format("lost {} values: the disk of {} was too slow", lost,
                                options_.spool.string())
                  : "");

@@ -69,3 +69,7 @@ $(eval $(call benchmark,hdf5_read,bench/hdf5_read.cc,$(BUILD)/lib/libaf_train.so
 $(BUILD)/tests/programs/logged_training: $(BUILD)/obj/tests/programs/logged_training.o $(BUILD)/lib/libaf_train.so
 	$(LINK) -Wl,-rpath,'$$ORIGIN/../../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -lfmt
 TEST_PROGRAMS += $(BUILD)/tests/programs/logged_training
+
+$(BUILD)/obj/bench/overlap_step.o: CPPFLAGS += $(TORCH_CPPFLAGS)
+$(eval $(call benchmark,overlap_step,bench/overlap_step.cc,$(BUILD)/lib/libaf_train.so,\
+  -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -lfmt))

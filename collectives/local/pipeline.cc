@@ -4,26 +4,22 @@
 #include <algorithm>
 
 namespace af::local {
-namespace {
-
-// Segments whose contributions may be here at once: more would leave the cache. A peer that is
-// ahead is not read until the others have caught up.
-constexpr std::size_t kWindow = 4;
-
-}  // namespace
-
-std::vector<Message> wire_order(std::size_t contributions, std::size_t results) {
+std::vector<Message> wire_order(std::size_t contributions, std::size_t results, std::size_t lead) {
   std::vector<Message> order;
   order.reserve(contributions + results);
-  for (std::size_t turn = 0; turn < std::max(contributions, results + 1); ++turn) {
+  for (std::size_t turn = 0; turn < std::max(contributions, results + lead); ++turn) {
     if (turn < contributions) order.push_back({false, turn});
-    if (turn >= 1 && turn - 1 < results) order.push_back({true, turn - 1});
+    if (turn >= lead && turn - lead < results) order.push_back({true, turn - lead});
   }
   return order;
 }
 
+std::size_t lead_of(int nodes) {
+  return std::max<std::size_t>(2, 16 / std::size_t(nodes - 1));
+}
+
 Pipeline::Pipeline(const std::vector<int>& peers, int self, Exchange& exchange)
-    : peers_(peers), self_(self), exchange_(exchange), arrived_(kWindow) {}
+    : peers_(peers), self_(self), exchange_(exchange) {}
 
 Block Pipeline::part(int node, std::size_t segment) const {
   const std::size_t begin = segment * kSegmentBytes;
@@ -36,20 +32,23 @@ std::size_t Pipeline::segments(int node) const {
 
 char* Pipeline::scratch(int node, std::size_t segment) {
   const std::size_t other = std::size_t(node < self_ ? node : node - 1);
-  return scratch_.data() + (other * kWindow + segment % kWindow) * kSegmentBytes;
+  return scratch_.data() + (other * window_ + segment % window_) * kSegmentBytes;
 }
 
 void Pipeline::start(const Job& job) {
   job_ = job;
   reduced_ = 0;
-  scratch_.resize((peers_.size() - 1) * kWindow * kSegmentBytes);
+  const std::size_t lead = lead_of(int(peers_.size()));
+  window_ = lead + 2;
+  arrived_.assign(window_, 0);
+  scratch_.resize((peers_.size() - 1) * window_ * kSegmentBytes);
   lines_.clear();
   const bool gathers = job.results != nullptr;
   for (int node = 0; node < int(peers_.size()); ++node) {
     if (node == self_) continue;
     lines_.push_back({node,
-                      {wire_order(segments(node), gathers ? segments(self_) : 0)},
-                      {wire_order(segments(self_), gathers ? segments(node) : 0)}});
+                      {wire_order(segments(node), gathers ? segments(self_) : 0, lead)},
+                      {wire_order(segments(self_), gathers ? segments(node) : 0, lead)}});
   }
   advance();
 }
@@ -81,10 +80,10 @@ void Pipeline::receive_from(Peer& peer) {
       char* block = job_.results + job_.blocks[std::size_t(peer.node)].begin;
       exchange_.receive(peers_[peer.node], block + piece.begin, piece.bytes);
     } else {
-      if (message.segment >= reduced_ + kWindow) return;
+      if (message.segment >= reduced_ + window_) return;
       exchange_.receive(peers_[peer.node], scratch(peer.node, message.segment),
                         part(self_, message.segment).bytes, [this, s = message.segment] {
-                          if (++arrived_[s % kWindow] == lines_.size()) combine(s);
+                          if (++arrived_[s % window_] == lines_.size()) combine(s);
                         });
     }
   }
@@ -92,7 +91,7 @@ void Pipeline::receive_from(Peer& peer) {
 
 // Segments complete in their order, since each connection delivers them so.
 void Pipeline::combine(std::size_t segment) {
-  arrived_[segment % kWindow] = 0;
+  arrived_[segment % window_] = 0;
   const Block piece = part(self_, segment);
   inputs_.clear();
   for (int node = 0; node < int(peers_.size()); ++node) {

@@ -28,9 +28,12 @@ struct Message {
 };
 
 // The messages of one direction: contributions to the receiver's block, and results of the sender's
-// (0 where there are none, in a reduce-scatter). A result follows one contribution after those that
-// it is made of, so that its owner has the time of one segment to combine it.
-std::vector<Message> wire_order(std::size_t contributions, std::size_t results);
+// (0 where there are none, in a reduce-scatter). A result follows `lead` contributions after those
+// that it is made of: so much is on its way while the owner waits for them and combines them.
+std::vector<Message> wire_order(std::size_t contributions, std::size_t results, std::size_t lead);
+// Segments, by the number of nodes that share a rank's link: 2 MiB in all, which is more than a
+// link of 100 Gbit/s holds in 100 us.
+std::size_t lead_of(int nodes);
 
 class Pipeline {
  public:
@@ -76,7 +79,10 @@ class Pipeline {
   Exchange& exchange_;
   Job job_{};
   std::vector<Peer> lines_;
-  std::size_t reduced_ = 0;           // segments of the own block that are done
+  std::size_t reduced_ = 0;  // segments of the own block that are done
+  // Segments whose contributions may be here at once. A peer that is ahead by more is not read
+  // until the others have caught up.
+  std::size_t window_ = 0;
   std::vector<std::size_t> arrived_;  // contributions that are here, by segment modulo the window
   std::vector<char> scratch_;
   std::vector<const void*> inputs_;

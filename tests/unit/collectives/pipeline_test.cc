@@ -22,21 +22,23 @@ std::string text(const std::vector<Message>& order) {
 
 TEST(WireOrder, ResultsFollowTheContributionsBehindThem) {
   const struct {
-    std::size_t contributions, results;
+    std::size_t contributions, results, lead;
     const char* wanted;
   } kCases[] = {
-      {0, 0, ""},
-      {1, 0, "c0 "},
-      {0, 1, "r0 "},
-      {1, 1, "c0 r0 "},
-      {4, 4, "c0 c1 r0 c2 r1 c3 r2 r3 "},
-      {4, 0, "c0 c1 c2 c3 "},
-      {0, 3, "r0 r1 r2 "},
-      {4, 1, "c0 c1 r0 c2 c3 "},
-      {1, 4, "c0 r0 r1 r2 r3 "},
+      {0, 0, 1, ""},
+      {1, 0, 1, "c0 "},
+      {0, 1, 1, "r0 "},
+      {1, 1, 1, "c0 r0 "},
+      {4, 4, 1, "c0 c1 r0 c2 r1 c3 r2 r3 "},
+      {4, 4, 3, "c0 c1 c2 c3 r0 r1 r2 r3 "},
+      {6, 4, 3, "c0 c1 c2 c3 r0 c4 r1 c5 r2 r3 "},
+      {4, 0, 2, "c0 c1 c2 c3 "},
+      {0, 3, 2, "r0 r1 r2 "},
+      {4, 1, 2, "c0 c1 c2 r0 c3 "},
+      {1, 4, 1, "c0 r0 r1 r2 r3 "},
   };
   for (const auto& one : kCases) {
-    EXPECT_EQ(text(wire_order(one.contributions, one.results)), one.wanted)
+    EXPECT_EQ(text(wire_order(one.contributions, one.results, one.lead)), one.wanted)
         << one.contributions << " and " << one.results;
   }
 }
@@ -47,7 +49,7 @@ TEST(WireOrder, NoResultGoesBeforeItsContribution) {
   for (std::size_t contributions = 0; contributions < 9; ++contributions) {
     for (std::size_t results = 0; results < 9; ++results) {
       std::size_t seen = 0;
-      for (const Message& message : wire_order(contributions, results)) {
+      for (const Message& message : wire_order(contributions, results, 2)) {
         if (!message.is_result) {
           EXPECT_EQ(message.segment, seen++);
         } else {
@@ -57,6 +59,11 @@ TEST(WireOrder, NoResultGoesBeforeItsContribution) {
       EXPECT_EQ(seen, contributions);
     }
   }
+}
+
+TEST(WireOrder, NodesShareTheLeadOfALink) {
+  const std::pair<int, std::size_t> kCases[] = {{2, 16}, {3, 8}, {5, 4}, {9, 2}, {100, 2}};
+  for (const auto& [nodes, lead] : kCases) EXPECT_EQ(lead_of(nodes), lead) << nodes;
 }
 
 TEST(ChooseWay, SmallInOneStepLargeInTwo) {

@@ -5,6 +5,9 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <memory>
+#include <utility>
+
 namespace af::train {
 namespace {
 
@@ -30,14 +33,14 @@ GradientHooks::GradientHooks(const std::vector<at::Tensor>& parameters,
                              std::function<void(std::size_t)> ready) {
   const auto shared = std::make_shared<const std::function<void(std::size_t)>>(std::move(ready));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    auto node = torch::autograd::impl::grad_accumulator(parameters[i]);
+    const auto node = torch::autograd::impl::grad_accumulator(parameters[i]);
     const std::uintptr_t key = node->add_post_hook(std::make_unique<ReadyHook>(i, shared));
-    hooks_.emplace_back(std::move(node), key);
+    remove_.emplace_back([node, key] { node->del_post_hook(key); });
   }
 }
 
 GradientHooks::~GradientHooks() {
-  for (const auto& [node, key] : hooks_) node->del_post_hook(key);
+  for (const auto& remove : remove_) remove();
 }
 
 }  // namespace af::train

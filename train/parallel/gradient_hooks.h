@@ -9,15 +9,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <memory>
-#include <utility>
 #include <vector>
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace af::train {
 
@@ -32,7 +25,8 @@ class GradientHooks {
   GradientHooks& operator=(const GradientHooks&) = delete;
 
  private:
-  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
+  // Each holds its node, in the kind of pointer that this libtorch has for it.
+  std::vector<std::function<void()>> remove_;
 };
 
 }  // namespace af::train

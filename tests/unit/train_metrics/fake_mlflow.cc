@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/train_metrics/fake_mlflow.h"
 
-#include <algorithm>
-
 namespace af::test {
 
 HttpResponse FakeMlflow::answer(const HttpRequest& request) {
@@ -79,8 +77,7 @@ HttpResponse FakeMlflow::log(Run& run, const json& body) {
       return refusal(400, "INVALID_PARAMETER_VALUE", "Changing param values is not allowed");
   }
   for (const json& metric : body.value("metrics", json::array()))
-    if (std::find(run.metrics.begin(), run.metrics.end(), metric) == run.metrics.end())
-      run.metrics.push_back(metric);
+    if (run.known.insert(metric.dump()).second) run.metrics.push_back(metric);
   for (const json& param : body.value("params", json::array()))
     run.params[param["key"]] = param["value"];
   for (const json& tag : body.value("tags", json::array())) run.tags[tag["key"]] = tag["value"];

@@ -25,7 +25,8 @@ class FakeMlflow {
     std::string stage = "active";
     std::map<std::string, std::string> tags;
     std::map<std::string, std::string> params;
-    std::vector<nlohmann::json> metrics;  // as an SQL store: the same one twice is one
+    std::vector<nlohmann::json> metrics;
+    std::set<std::string> known;  // their texts: as in an SQL store, the same one twice is one
   };
 
   FakeMlflow() { start(); }

@@ -28,7 +28,7 @@ MlflowOptions options_for(const std::string& uri, const std::filesystem::path& s
   options.gather = milliseconds(1);
   options.retry = milliseconds(5);
   options.most_retry = milliseconds(20);
-  options.patience = std::chrono::seconds(20);
+  options.patience = std::chrono::seconds(60);
   return options;
 }
 

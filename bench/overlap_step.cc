@@ -30,7 +30,19 @@ namespace {
 using torch::nn::Linear;
 using torch::nn::ReLU;
 
+// Many layers of one size, 50 M parameters: gradients come evenly through backward, as a deep
+// model's do. With most of them in one layer there would be nothing to send until it is done.
 constexpr int64_t kRows = 256, kWidth = 1024;
+constexpr int kLayers = 48;
+
+torch::nn::Sequential make_model() {
+  torch::nn::Sequential model;
+  for (int i = 0; i < kLayers; ++i) {
+    model->push_back(Linear(kWidth, kWidth));
+    model->push_back(ReLU());
+  }
+  return model;
+}
 constexpr int kRounds = 7;
 constexpr std::size_t kBucketBytes = std::size_t{25} << 20;
 
@@ -48,8 +60,7 @@ class Rank {
  public:
   explicit Rank(af::Communicator& world)
       : world_(world),
-        model_(Linear(kWidth, 4096), ReLU(), Linear(4096, 4096), ReLU(), Linear(4096, 1024), ReLU(),
-               Linear(1024, 1)),
+        model_(make_model()),
         ddp_(*model_, world),
         rows_(at::randn({kRows, kWidth})) {
     for (const at::Tensor& parameter : model_->parameters()) bytes_ += parameter.nbytes();

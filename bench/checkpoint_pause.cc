@@ -1,26 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a training stands still for a checkpoint: af's BackgroundSaver against writing the same
-// state in place, as torch.save does (a zip archive of the tensors, without fsync). Both in this
-// process, in turn, with one thread for computing. A training computes meanwhile in neither.
+// One rank of a training of 25 M parameters with Adam, for bench/checkpoint_pairs.py, which says
+// what to do, a line at a time, and gets the seconds:
+//   pause        a step, then how long checkpoint() takes; the disk is waited for behind that
+//   train N S    N times S steps
+//   save N S     the same with a checkpoint behind each of the N, until the last one is on the disk
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <sched.h>
+#include <torch/nn/module.h>
+#include <torch/optim/adam.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <iostream>
 #include <string>
 #include <vector>
 
 #include <fmt/core.h>
 
+#include "af/communicator.h"
 #include "af/train/background_saver.h"
+#include "af/train/data_parallel.h"
 
 namespace {
+
+constexpr int kTensors = 100;
+constexpr int64_t kElements = 250'000;  // of each
 
 double seconds_of(const std::function<void()>& what) {
   const auto start = std::chrono::steady_clock::now();
@@ -28,65 +37,96 @@ double seconds_of(const std::function<void()>& what) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-double quantile(std::vector<double> values, double at) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(at * static_cast<double>(values.size() - 1))];
+void pin_to(int core) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(core % static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))), &cores);
+  ::sched_setaffinity(0, sizeof cores, &cores);
 }
 
-// Parameters and Adam's two moments of them.
-af::train::State make(int64_t parameters) {
-  af::train::State state = af::train::make_state();
-  for (const char* name : {"model", "exp_avg", "exp_avg_sq"})
-    state.insert(name, at::rand({parameters}));
-  return state;
-}
-
-void compare(const std::string& name, int64_t parameters, int pairs,
-             const std::filesystem::path& directory) {
-  const af::train::State state = make(parameters);
-  af::train::BackgroundSaver saver(
-      af::train::CheckpointDirectory(directory / std::to_string(parameters), 1));
-  const auto file = directory / "state.pt";
-  std::vector<double> ours;
-  std::vector<double> theirs;
-  std::vector<double> ratios;
-  double first = 0;
-  for (int pair = 0; pair <= pairs; ++pair) {
-    const double pause = seconds_of([&] { saver.save(pair, state); });
-    saver.flush();
-    const double write = seconds_of([&] { af::train::write_state(file, state); });
-    if (pair == 0) {  // makes the buffers that are kept
-      first = pause;
-      continue;
-    }
-    ours.push_back(pause);
-    theirs.push_back(write);
-    ratios.push_back(write / pause);
+struct Model : torch::nn::Module {
+  Model() {
+    for (int i = 0; i < kTensors; ++i)
+      all.push_back(register_parameter(fmt::format("weight{:03}", i), at::rand({kElements})));
   }
-  const nlohmann::json line = {
-      {"name", name},
-      {"value", quantile(ours, 0.5) * 1e3},
-      {"unit", "ms"},
-      {"peer", "written in place, no fsync"},
-      {"peer_value", quantile(theirs, 0.5) * 1e3},
-      {"ratio", quantile(ratios, 0.5)},
-      {"spread", fmt::format("quartiles {:.2f} to {:.2f} over {} pairs, the first pause {:.4g} ms",
-                             quantile(ratios, 0.25), quantile(ratios, 0.75), pairs, first * 1e3)}};
-  fmt::print("{}\n", line.dump());
-  std::fflush(stdout);
-}
+  std::vector<at::Tensor> all;
+};
+
+class Training {
+ public:
+  Training(af::Communicator& world, const std::string& directory)
+      : world_(world),
+        adam_(model_.parameters(), torch::optim::AdamOptions(1e-3)),
+        saver_(af::train::CheckpointDirectory(directory, 1)),
+        replicas_(model_, world) {
+    replicas_.keep("optimizer", adam_);
+    replicas_.save_with(saver_);
+    step();
+  }
+
+  void step() {
+    replicas_.zero_grad(1);
+    at::Tensor loss = at::zeros({});
+    for (const at::Tensor& one : model_.all) loss = loss + one.sum();
+    loss.backward();
+    replicas_.step(1, loss, adam_);
+  }
+
+  double pause() {
+    step();
+    world_.barrier().synchronize();
+    const double seconds = seconds_of([&] { replicas_.checkpoint(); });
+    flush();
+    return seconds;
+  }
+
+  double train(int intervals, int steps, bool save) {
+    return seconds_of([&] {
+      for (int i = 0; i < intervals; ++i) {
+        for (int j = 0; j < steps; ++j) step();
+        if (save) replicas_.checkpoint();
+      }
+      if (save) flush();
+    });
+  }
+
+ private:
+  // On the disk, and the share of every rank.
+  void flush() {
+    saver_.flush();
+    world_.barrier().synchronize();
+  }
+
+  af::Communicator& world_;
+  Model model_;
+  torch::optim::Adam adam_;
+  af::train::BackgroundSaver saver_;
+  af::train::DataParallel replicas_;
+};
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 2) {
-    fmt::print(stderr, "usage: checkpoint_pause DIRECTORY\n");
+    fmt::print(stderr, "usage: checkpoint_pause DIRECTORY < COMMANDS\n");
     return 2;
   }
   try {
     at::set_num_threads(1);
-    compare("pause of a checkpoint, 38 k parameters and Adam", 38'000, 100, argv[1]);
-    compare("pause of a checkpoint, 25 M parameters and Adam", 25'000'000, 9, argv[1]);
+    af::Communicator world = af::Communicator::from_environment();
+    pin_to(world.rank());
+    Training training(world, argv[1]);
+    std::cout << "ready" << std::endl;
+    std::string command;
+    while (std::cin >> command) {
+      int intervals = 0;
+      int steps = 0;
+      if (command != "pause") std::cin >> intervals >> steps;
+      const double seconds = command == "pause"
+                                 ? training.pause()
+                                 : training.train(intervals, steps, command == "save");
+      std::cout << fmt::format("{:.6f}", seconds) << std::endl;
+    }
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "checkpoint_pause: {}\n", error.what());

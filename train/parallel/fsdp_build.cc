@@ -18,6 +18,8 @@
 namespace af::train {
 namespace {
 
+constexpr std::size_t kMostLeftInRoot = std::size_t{1} << 20;
+
 std::string line_of(const UnitParameter& one) {
   return fmt::format("parameter {} [{}] {}{}", fmt::join(one.names, " = "),
                      fmt::join(one.sizes, ", "), c10::toString(one.parameter.scalar_type()),
@@ -46,6 +48,7 @@ FsdpRuntime::FsdpRuntime(torch::nn::Module& model, Communicator& world, FullySha
   } else if (!parameters.empty()) {
     device_ = parameters.front().parameter.device();
   }
+  leave_small_units(parameters, unit_of_parameter);
   make_units(std::move(parameters), unit_of_parameter);
   require_same_model();
 
@@ -122,6 +125,24 @@ std::vector<UnitParameter> FsdpRuntime::find_parameters(std::vector<int>& unit_o
       };
   visit(model_, "", kRoot);
   return parameters;
+}
+
+void FsdpRuntime::leave_small_units(const std::vector<UnitParameter>& parameters,
+                                    std::vector<int>& unit_of_parameter) {
+  std::vector<std::size_t> bytes(unit_of_.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    bytes[static_cast<std::size_t>(unit_of_parameter[i])] += parameters[i].parameter.nbytes();
+  std::size_t left = 0;
+  std::vector<bool> small(bytes.size());
+  for (std::size_t u = 1; u < bytes.size(); ++u) {
+    small[u] = bytes[u] == 0 ||
+               (bytes[u] < options_.smallest_unit_bytes && left + bytes[u] <= kMostLeftInRoot);
+    if (small[u]) left += bytes[u];
+  }
+  for (int& unit : unit_of_parameter)
+    if (small[static_cast<std::size_t>(unit)]) unit = kRoot;
+  for (auto& [module, unit] : unit_of_)
+    if (small[static_cast<std::size_t>(unit)]) unit = kRoot;
 }
 
 void FsdpRuntime::make_units(std::vector<UnitParameter> parameters,

@@ -96,6 +96,8 @@ class FsdpRuntime : public std::enable_shared_from_this<FsdpRuntime> {
   // building (fsdp_build.cc)
   void find_units();
   std::vector<UnitParameter> find_parameters(std::vector<int>& unit_of_parameter);
+  void leave_small_units(const std::vector<UnitParameter>& parameters,
+                         std::vector<int>& unit_of_parameter);
   void make_units(std::vector<UnitParameter> parameters, const std::vector<int>& unit_of_parameter);
   void require_same_model() const;
   void shard(int unit);

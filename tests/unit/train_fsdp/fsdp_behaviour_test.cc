@@ -58,7 +58,7 @@ void expect_same_training(const std::function<std::shared_ptr<Model>()>& make, c
   }
   with_threads(one_node(ranks), [&](Communicator& world) {
     const auto model = make();
-    FullyShardedOptions options;
+    FullyShardedOptions options = any_size();
     options.units = units;
     FullyShardedDataParallel fsdp(*model, world, options);
     torch::optim::SGD shards(fsdp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -117,7 +117,7 @@ TEST_F(Fsdp, SeveralOutputsAndUnusedParameters) {
 TEST_F(Fsdp, TheShardOfAUnitThatDidNotRunHasNoGradient) {
   with_threads(one_node(2), [&](Communicator& world) {
     const auto model = filled<Forked>();
-    FullyShardedOptions options;
+    FullyShardedOptions options = any_size();
     options.units = {"fork", "idle", "join"};
     FullyShardedDataParallel fsdp(*model, world, options);
     fsdp.backward(fsdp.forward([&] { return model->loss(rows()); }), 12);
@@ -223,7 +223,7 @@ TEST_F(Fsdp, ParametersOfTwoUnitsAreOnce) {
   }
   with_threads(one_node(2), [&](Communicator& world) {
     const auto model = make();
-    FullyShardedOptions options;
+    FullyShardedOptions options = any_size();
     options.units = {"in", "out"};
     FullyShardedDataParallel fsdp(*model, world, options);
     torch::optim::SGD shards(fsdp.parameters(), torch::optim::SGDOptions(0.1));
@@ -281,7 +281,7 @@ TEST_F(Fsdp, FrozenParametersAndSeveralTypesInAUnit) {
   }
   with_threads(one_node(2), [&](Communicator& world) {
     const auto model = make();
-    FullyShardedOptions options;
+    FullyShardedOptions options = any_size();
     options.units = {"part", "frozen"};
     FullyShardedDataParallel fsdp(*model, world, options);
     EXPECT_EQ(fsdp.parameters().size(), 2u);
@@ -303,7 +303,7 @@ TEST_F(Fsdp, HalfPrecisionParameters) {
   with_threads(one_node(2), [&](Communicator& world) {
     auto model = std::make_shared<torch::nn::SequentialImpl>(Linear(4, 4));
     model->to(at::kBFloat16);
-    FullyShardedOptions options;
+    FullyShardedOptions options = any_size();
     options.units = {"0"};
     FullyShardedDataParallel fsdp(*model, world, options);
     torch::nn::Sequential parts(model);
@@ -326,7 +326,7 @@ TEST_F(Fsdp, RankZeroGivesParametersAndBuffers) {
       model.norm->weight.fill_(3.0 + world.rank());
       model.norm->running_mean.fill_(5.0 + world.rank());
     }
-    FullyShardedOptions options;
+    FullyShardedOptions options = any_size();
     options.units = {"norm"};
     FullyShardedDataParallel fsdp(model, world, options);
     EXPECT_EQ(whole_values(fsdp).at("norm.weight").max().item<float>(), 3);
@@ -357,6 +357,24 @@ TEST_F(Fsdp, ParametersAreEmptyBetweenRuns) {
     FullyShardedDataParallel fsdp(*model, world, by_parts(*model));
     for (const at::Tensor& parameter : model->parameters()) EXPECT_EQ(parameter.numel(), 0);
     EXPECT_ANY_THROW(model->forward(one.x));  // a shape that does not fit, from torch
+  });
+}
+
+// Units that are not worth it are whole all the time: one shard for all.
+TEST_F(Fsdp, SmallUnitsAreLeftInTheRoot) {
+  with_threads(one_node(2), [&](Communicator& world) {
+    const auto model = filled<Nested>();
+    FullyShardedOptions options;
+    options.units = {"first", "outer", "outer.inner", "last"};
+    options.smallest_unit_bytes = model->first->weight.nbytes();  // without its bias
+    EXPECT_EQ(FullyShardedDataParallel(*filled<Nested>(), world, options).parameters().size(), 4u);
+    options.smallest_unit_bytes = std::size_t{64} << 10;
+    FullyShardedDataParallel fsdp(*model, world, options);
+    EXPECT_EQ(fsdp.parameters().size(), 1u);
+    const auto result = fsdp.backward(fsdp.forward([&] { return model->loss(rows()); }), 12);
+    const at::Tensor alone = filled<Nested>()->loss(rows());
+    EXPECT_NEAR(result.loss, alone.item<double>(), 1e-12);
+    EXPECT_EQ(fsdp.run(*model->first, [&] { return model->first->forward(rows()).size(1); }), 6);
   });
 }
 
@@ -431,7 +449,7 @@ TEST_F(Fsdp, OtherUnitsOnOneRankAreAnErrorThatNamesIt) {
   };
   const auto texts = texts_of(2, [&](Communicator& world) {
     Pair model;
-    FullyShardedOptions options;
+    FullyShardedOptions options = any_size();
     options.units = {"a", "b"};
     FullyShardedDataParallel fsdp(model, world, options);
     const at::Tensor x = at::ones({1, 200});

@@ -24,7 +24,7 @@ struct Trained {
 // Of every rank, in order.
 template <typename Adam = torch::optim::Adam>
 std::vector<Trained> train_sharded(const EqualityCase& one, const af::test::Nodes& nodes,
-                                   int64_t steps, const FullyShardedOptions& more = {}) {
+                                   int64_t steps, const FullyShardedOptions& more = any_size()) {
   std::vector<Trained> trained(nodes.size());
   with_threads(nodes, [&](Communicator& world) {
     const auto model = one.make();
@@ -71,7 +71,7 @@ TEST_F(FsdpEquality, BetweenNodes) {
 TEST_F(FsdpEquality, WithoutPrefetchAndWithTheFlatOptimizer) {
   const EqualityCase one = equality_cases(at::kDouble).at(0);
   const Values alone = train_alone(one, 20);
-  FullyShardedOptions options;
+  FullyShardedOptions options = any_size();
   options.prefetch = false;
   for (const Trained& rank : train_sharded<FlatAdam>(one, one_node(2), 20, options))
     EXPECT_LT(largest_difference(rank.values, alone), 1e-10);

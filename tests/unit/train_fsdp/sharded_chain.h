@@ -17,8 +17,15 @@ using af::test::one_node;
 using af::test::separate_nodes;
 using af::test::with_threads;
 
-inline FullyShardedOptions by_parts(const Chain& model) {
+// However small: the models of tests are.
+inline FullyShardedOptions any_size() {
   FullyShardedOptions options;
+  options.smallest_unit_bytes = 0;
+  return options;
+}
+
+inline FullyShardedOptions by_parts(const Chain& model) {
+  FullyShardedOptions options = any_size();
   options.units = units_of<PartImpl>(model);
   return options;
 }

@@ -64,6 +64,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -86,6 +87,9 @@ class FsdpRuntime;  // internal
 
 struct FullyShardedOptions {
   std::vector<std::string> units;
+  // Units of fewer bytes are left in the root, up to 1 MiB of them: an operation of that size costs
+  // more time than it saves memory.
+  std::size_t smallest_unit_bytes = std::size_t{64} << 10;
   // Gather the next unit while one computes.
   bool prefetch = true;
   // Rank 0's buffers (batch norm's means) to all before each forward() of a model in training.

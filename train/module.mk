@@ -59,6 +59,9 @@ $(eval $(call benchmark,checkpoint_pause,bench/checkpoint_pause.cc,$(BUILD)/lib/
   -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -lfmt))
 $(eval $(call benchmark,pipeline_step,bench/pipeline_step.cc,$(BUILD)/lib/libaf_train.so,\
   -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -lfmt))
+$(BUILD)/obj/bench/fsdp_step.o: CPPFLAGS += $(TORCH_CPPFLAGS)
+$(eval $(call benchmark,fsdp_step,bench/fsdp_step.cc,$(BUILD)/lib/libaf_train.so,\
+  -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -lfmt))
 $(BUILD)/obj/bench/ddp_step.o: CPPFLAGS += $(TORCH_CPPFLAGS)
 $(eval $(call benchmark,ddp_step,bench/ddp_step.cc,$(BUILD)/lib/libaf_train.so,\
   -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -ldl -lfmt))

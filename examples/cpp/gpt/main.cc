@@ -17,7 +17,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <stdexcept>
 
@@ -96,16 +95,8 @@ void run(const Options& options) {
   // Behind all that takes time: the ranks that train already wait for one that comes.
   af::World world = digits::join(device);
   const auto first = [&] { return world.view().rank == 0; };
-  int64_t steps = 0;
   af::train::DataParallelOptions parallel;
-  parallel.changed = [&](int before, int now) {
-    callbacks.world_change({world.view().rank, before, now, steps});
-  };
-  parallel.leave = [&] {
-    callbacks.end({af::train::EndInfo::How::leaving, steps});
-    std::fflush(nullptr);
-    std::_Exit(0);
-  };
+  parallel.callbacks = &callbacks;
   af::train::DataParallel replicas(*model, world, parallel);
   replicas.keep("optimizer", adam);
   replicas.keep("data", dealer);
@@ -113,7 +104,6 @@ void run(const Options& options) {
   if (!options.checkpoints.empty()) replicas.save_with(saver);
   const auto found = replicas.resume();
   replicas.begin();
-  callbacks.start({world.view().rank, world.view().world_size, replicas.steps()});
   if (first()) {
     if (found) printf("resumed from %s\n", found->path.c_str());
     printf("%ld parameters, %ld pieces of %ld bytes, %ld steps of %ld an epoch, world %d\n",
@@ -138,7 +128,6 @@ void run(const Options& options) {
       });
       const auto pieces = static_cast<double>(step.samples);
       sums += at::tensor({step.loss * pieces, pieces}, at::kDouble);
-      steps = replicas.steps();
     }
     const auto tested =
         replicas.sum([&](int rank, int size) { return test(model, text, rank, size); });
@@ -149,7 +138,7 @@ void run(const Options& options) {
       printf("epoch %2ld  loss %.4f  held-out loss %.4f  perplexity %.2f  lr %.1e  world %d\n",
              epoch, loss, held_out, std::exp(held_out), schedule.lr(), world.view().world_size);
     callbacks.report(
-        {steps,
+        {replicas.steps(),
          epoch,
          {{"loss", loss}, {"held_out_loss", held_out}, {"perplexity", std::exp(held_out)}}});
     replicas.checkpoint();
@@ -157,7 +146,6 @@ void run(const Options& options) {
   if (first())
     printf("a sample:\n%s\n", sample(model, options.prompt, 200, 0.5, options.seed).c_str());
   replicas.finish();
-  callbacks.end({af::train::EndInfo::How::finished, replicas.steps()});
   if (first() && !options.checkpoints.empty())
     printf("checkpoint %s\n", saver.directory().path_of(replicas.steps()).c_str());
 }

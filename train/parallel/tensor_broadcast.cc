@@ -2,6 +2,7 @@
 #include "train/parallel/tensor_broadcast.h"
 
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 
 #include <map>
 #include <utility>

@@ -3,10 +3,11 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include <mutex>
+#include <optional>
 
 #include "af/train/data_parallel.h"
 #include "af/train/distributed_data_parallel.h"
+#include "af/train/flat_optimizer.h"
 #include "tests/unit/collectives/world.h"
 #include "tests/unit/train_parallel/equality_models.h"
 
@@ -51,6 +52,32 @@ Values train_data_parallel(const EqualityCase& one, Communicator& world) {
     const at::Tensor loss = one.loss(model->forward(mine.x), mine.y);
     loss.backward();
     replicas.step(mine.rows(), loss, adam);
+  }
+  return test::values_of(*model);
+}
+
+// With an optimizer that divides by the samples in its own pass; DataParallel does it by itself.
+Values train_flat(const EqualityCase& one, Communicator& world, bool elastic) {
+  const auto model = one.make();
+  FlatAdam adam(model->parameters(), torch::optim::AdamOptions(kLearningRate));
+  std::optional<DistributedDataParallel> ddp;
+  std::optional<DataParallel> replicas;
+  if (elastic)
+    replicas.emplace(*model, world);
+  else
+    ddp.emplace(*model, world).fold_scale_into(adam);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const Batch mine = one.share(step, world.rank(), world.world_size());
+    if (elastic) {
+      replicas->zero_grad(mine.rows());
+      const at::Tensor loss = one.loss(model->forward(mine.x), mine.y);
+      loss.backward();
+      replicas->step(mine.rows(), loss, adam);
+    } else {
+      ddp->zero_grad();
+      ddp->backward(one.loss(model->forward(mine.x), mine.y), mine.rows());
+      adam.step();
+    }
   }
   return test::values_of(*model);
 }
@@ -122,6 +149,16 @@ TEST_P(Equality, DoubleIsThatOfOneProcessBetweenNodesAndInDataParallel) {
   const Values alone = test::train_alone(one, kSteps, kLearningRate);
   for (const Values& values : in_world(af::test::two_nodes(3), one, train_data_parallel))
     EXPECT_LT(test::largest_difference(values, alone), 1e-10);
+}
+
+TEST_P(Equality, DoubleIsThatOfOneProcessWithAFlatOptimizer) {
+  const EqualityCase one = of(at::kDouble, 26);
+  const Values alone = test::train_alone(one, kSteps, kLearningRate);
+  for (const bool elastic : {false, true})
+    for (const Values& values :
+         in_world(af::test::one_node(3), one,
+                  [&](const EqualityCase&c, Communicator&w) { return train_flat(c, w, elastic); }))
+      EXPECT_LT(test::largest_difference(values, alone), 1e-10);
 }
 
 TEST_P(Equality, FloatIsBitForBitTheSerialSumOfTheShares) {

@@ -25,11 +25,15 @@ TRAIN_ARCHIVES := $(foreach folder,$(TRAIN_FOLDERS),$(BUILD)/obj/libtrain_$(fold
 $(BUILD)/obj/train/%.o $(BUILD)/obj/tests/unit/train_%.o: CPPFLAGS += $(TORCH_INCLUDE) $(HDF5_CPPFLAGS)
 
 # libtorch's headers are compiled once (train/precompiled.h); with line numbers, not types, for the debugger:
-# together a quarter of the time. Whoever uses TORCH_INCLUDE names its objects in TORCH_OBJECTS.
+# together a quarter of the time. Whoever uses TORCH_INCLUDE is in TORCH_OBJECTS.
 TORCH_PRECOMPILED := $(BUILD)/obj/train/precompiled.h
+TORCH_BENCHMARKS := checkpoint_pause pipeline_step fsdp_step ddp_step hdf5_read overlap_step
 TORCH_INCLUDE = -include $(TORCH_PRECOMPILED) $(TORCH_CPPFLAGS)
-TORCH_OBJECTS := $(patsubst %.cc,$(BUILD)/obj/%.o,$(TRAIN_SOURCES) $(wildcard tests/unit/train_*/*.cc))
-$(BUILD)/obj/train/%.o $(BUILD)/obj/tests/unit/train_%.o: CXXFLAGS += -g1
+TORCH_OBJECTS := $(patsubst %.cc,$(BUILD)/obj/%.o,$(TRAIN_SOURCES) $(wildcard tests/unit/train_*/*.cc) \
+  $(filter-out examples/cpp/allreduce/%,$(wildcard examples/cpp/*/*.cc)) $(TORCH_BENCHMARKS:%=bench/%.cc))
+$(BUILD)/obj/train/%.o $(BUILD)/obj/tests/unit/train_%.o $(BUILD)/obj/examples/cpp/%.o: CXXFLAGS += -g1
+$(TORCH_BENCHMARKS:%=$(BUILD)/obj/bench/%.o): CPPFLAGS += $(TORCH_INCLUDE)
+$(TORCH_BENCHMARKS:%=$(BUILD)/obj/bench/%.o): CXXFLAGS += -g1
 $(TORCH_PRECOMPILED).gch: CPPFLAGS += $(TORCH_CPPFLAGS) $(HDF5_CPPFLAGS)
 $(TORCH_PRECOMPILED).gch: CXXFLAGS += -g1
 $(TORCH_PRECOMPILED).gch: train/precompiled.h
@@ -53,26 +57,10 @@ TRAIN_TEST_ARCHIVES := $(TRAIN_ARCHIVES) $(BUILD)/obj/libcollectives.a $(BUILD)/
 TRAIN_TEST_OBJECTS := $(BUILD)/obj/tests/unit/world/fake_agent.o $(BUILD)/obj/tests/unit/collectives/world.o
 $(foreach tests,$(notdir $(wildcard tests/unit/train_*)),$(eval $(call unit_test,$(tests),$(TRAIN_TEST_OBJECTS) $(TRAIN_TEST_ARCHIVES),$(TRAIN_LIBS) -ldl)))
 
-$(BUILD)/obj/bench/checkpoint_pause.o: CPPFLAGS += $(TORCH_CPPFLAGS)
-$(BUILD)/obj/bench/pipeline_step.o: CPPFLAGS += $(TORCH_CPPFLAGS)
-$(eval $(call benchmark,checkpoint_pause,bench/checkpoint_pause.cc,$(BUILD)/lib/libaf_train.so,\
-  -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -lfmt))
-$(eval $(call benchmark,pipeline_step,bench/pipeline_step.cc,$(BUILD)/lib/libaf_train.so,\
-  -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -lfmt))
-$(BUILD)/obj/bench/fsdp_step.o: CPPFLAGS += $(TORCH_CPPFLAGS)
-$(eval $(call benchmark,fsdp_step,bench/fsdp_step.cc,$(BUILD)/lib/libaf_train.so,\
-  -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -lfmt))
-$(BUILD)/obj/bench/ddp_step.o: CPPFLAGS += $(TORCH_CPPFLAGS)
-$(eval $(call benchmark,ddp_step,bench/ddp_step.cc,$(BUILD)/lib/libaf_train.so,\
-  -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -ldl -lfmt))
-$(BUILD)/obj/bench/hdf5_read.o: CPPFLAGS += $(TORCH_CPPFLAGS) $(HDF5_CPPFLAGS)
-$(eval $(call benchmark,hdf5_read,bench/hdf5_read.cc,$(BUILD)/lib/libaf_train.so,\
-  -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) $(HDF5_LIBS) -lfmt))
+$(BUILD)/obj/bench/hdf5_read.o: CPPFLAGS += $(HDF5_CPPFLAGS)
+$(foreach name,$(TORCH_BENCHMARKS),$(eval $(call benchmark,$(name),bench/$(name).cc,$(BUILD)/lib/libaf_train.so,\
+  -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) $(HDF5_LIBS) -ldl -lfmt)))
 
 $(BUILD)/tests/programs/logged_training: $(BUILD)/obj/tests/programs/logged_training.o $(BUILD)/lib/libaf_train.so
 	$(LINK) -Wl,-rpath,'$$ORIGIN/../../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -lfmt
 TEST_PROGRAMS += $(BUILD)/tests/programs/logged_training
-
-$(BUILD)/obj/bench/overlap_step.o: CPPFLAGS += $(TORCH_CPPFLAGS)
-$(eval $(call benchmark,overlap_step,bench/overlap_step.cc,$(BUILD)/lib/libaf_train.so,\
-  -Wl$(comma)-rpath$(comma)'$$$$ORIGIN/../lib' -L$(BUILD)/lib -laf_train -laf_collectives $(TORCH_LIBS) -lfmt))

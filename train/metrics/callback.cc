@@ -51,7 +51,7 @@ struct Callbacks::Impl {
   void remove(const std::shared_ptr<Callback>& callback, const char* event, const char* why) {
     std::fprintf(stderr, "af: callback %s: %s: %s; the training goes on without it\n",
                  callback->name().c_str(), event, why);
-    std::erase(all, callback);
+    all.erase(std::remove(all.begin(), all.end(), callback), all.end());
   }
 };
 

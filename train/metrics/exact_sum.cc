@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "af/train/exact_sum.h"
 
-#include <bit>
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 
@@ -23,7 +24,8 @@ void ExactSum::add(double x) {
     return;
   }
   // x = mantissa * 2^(position + kLowest), the mantissa of 53 bits.
-  const auto bits = std::bit_cast<uint64_t>(x);
+  uint64_t bits = 0;
+  std::memcpy(&bits, &x, sizeof bits);
   const int biased = static_cast<int>((bits >> 52) & 0x7ff);
   uint64_t mantissa = bits & ((uint64_t{1} << 52) - 1);
   if (biased != 0) mantissa |= uint64_t{1} << 52;

@@ -73,7 +73,7 @@ void MlflowSender::run() {
     queue_.clear();
     const bool ending = ending_;
     lock.unlock();
-    if (!items.empty()) spool(std::move(items));
+    if (!items.empty()) spool(items);
     if (!given_up_ && (ending || Clock::now() >= try_at_)) after(send_all());
     lock.lock();
   } while (next(lock));
@@ -112,7 +112,7 @@ bool MlflowSender::next(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-void MlflowSender::spool(std::vector<MlflowItem> items) {
+void MlflowSender::spool(const std::vector<MlflowItem>& items) {
   try {
     if (!own_) own_ = SpoolFile::create(options_.spool);
     own_->append(items);

@@ -32,7 +32,7 @@ class MlflowSender {
 
   void run();
   bool next(std::unique_lock<std::mutex>& lock);
-  void spool(std::vector<MlflowItem> items);
+  void spool(const std::vector<MlflowItem>& items);
   MlflowAnswer send_all();
   void after(const MlflowAnswer& answer);
   bool patience_is_over();

@@ -3,8 +3,6 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <functional>
@@ -208,29 +206,19 @@ void FsdpRuntime::shard(int unit) {
 
 // While the parameters are whole: autograd's accumulation nodes take their shapes from them.
 void FsdpRuntime::add_hooks(int unit) {
-  using torch::autograd::variable_list;
   auto& groups = unit_at(unit).groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (!groups[g].layout.trained) continue;
     for (std::size_t i = 0; i < groups[g].parameters.size(); ++i) {
       const std::size_t index = hooked_.size();
       hooked_.push_back({unit, g, i});
-      auto node = torch::autograd::impl::grad_accumulator(groups[g].parameters[i].parameter);
-      // Removed in the destructor, so `this` is there.
-      const std::uintptr_t key =
-          node->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-              [this, index](const variable_list& outputs, const variable_list&) {
-                on_gradient(index);
-                return outputs;
-              }));
-      hooked_of_[node.get()] = index;
-      hooks_.emplace_back(std::move(node), key);
+      hooked_of_[hooks_.add(groups[g].parameters[i].parameter,
+                            [this, index] { on_gradient(index); })] = index;
     }
   }
 }
 
 FsdpRuntime::~FsdpRuntime() {
-  for (const auto& [node, key] : hooks_) node->del_post_hook(key);
   forget_reductions();
   for (const SlotState& slot : slot_states_)
     for (const Work& work : slot.gathers) try {

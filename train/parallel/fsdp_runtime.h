@@ -29,6 +29,7 @@
 #include "train/parallel/fsdp_order.h"
 #include "train/parallel/fsdp_slots.h"
 #include "train/parallel/fsdp_unit.h"
+#include "train/parallel/gradient_hooks.h"
 
 namespace torch::autograd {
 struct Node;
@@ -156,7 +157,6 @@ class FsdpRuntime : public std::enable_shared_from_this<FsdpRuntime> {
   };
   std::vector<HookedParameter> hooked_;
   std::unordered_map<const torch::autograd::Node*, std::size_t> hooked_of_;
-  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
 
   // A step, from the first part's backward to the last's.
   double samples_ = 0;  // of all ranks so far
@@ -170,6 +170,8 @@ class FsdpRuntime : public std::enable_shared_from_this<FsdpRuntime> {
   double weight_ = 0;  // of this rank's gradients
   int current_ = -1;   // the unit whose backward runs
   std::vector<Reduction> reductions_;
+
+  GradientHooks hooks_;  // last: they use the rest
 };
 
 }  // namespace af::train

@@ -15,28 +15,24 @@ using torch::autograd::variable_list;
 
 class ReadyHook : public torch::autograd::FunctionPostHook {
  public:
-  ReadyHook(std::size_t index, std::shared_ptr<const std::function<void(std::size_t)>> ready)
-      : index_(index), ready_(std::move(ready)) {}
+  explicit ReadyHook(std::function<void()> ready) : ready_(std::move(ready)) {}
   variable_list operator()(const variable_list& outputs, const variable_list&) override {
-    (*ready_)(index_);
+    ready_();
     return outputs;
   }
 
  private:
-  std::size_t index_;
-  std::shared_ptr<const std::function<void(std::size_t)>> ready_;
+  std::function<void()> ready_;
 };
 
 }  // namespace
 
-GradientHooks::GradientHooks(const std::vector<at::Tensor>& parameters,
-                             std::function<void(std::size_t)> ready) {
-  const auto shared = std::make_shared<const std::function<void(std::size_t)>>(std::move(ready));
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const auto node = torch::autograd::impl::grad_accumulator(parameters[i]);
-    const std::uintptr_t key = node->add_post_hook(std::make_unique<ReadyHook>(i, shared));
-    remove_.emplace_back([node, key] { node->del_post_hook(key); });
-  }
+const torch::autograd::Node* GradientHooks::add(const at::Tensor& parameter,
+                                                std::function<void()> ready) {
+  const auto node = torch::autograd::impl::grad_accumulator(parameter);
+  const std::uintptr_t key = node->add_post_hook(std::make_unique<ReadyHook>(std::move(ready)));
+  remove_.emplace_back([node, key] { node->del_post_hook(key); });
+  return node.get();
 }
 
 GradientHooks::~GradientHooks() {

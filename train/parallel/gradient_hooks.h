@@ -8,21 +8,26 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <functional>
 #include <vector>
+
+namespace torch::autograd {
+struct Node;
+}
 
 namespace af::train {
 
 class GradientHooks {
  public:
-  // `ready` is called with the index of the parameter, on the thread that runs backward: the
-  // caller's for host memory, one of autograd's for each device. It must not throw: what leaves a
-  // hook ends backward half-way.
-  GradientHooks(const std::vector<at::Tensor>& parameters, std::function<void(std::size_t)> ready);
+  GradientHooks() = default;
   ~GradientHooks();
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
+
+  // `ready` is called on the thread that runs backward: the caller's for host memory, one of
+  // autograd's for each device. It must not throw: what leaves a hook ends backward half-way.
+  // Gives the parameter's accumulation node, which lives as long as this object.
+  const torch::autograd::Node* add(const at::Tensor& parameter, std::function<void()> ready);
 
  private:
   // Each holds its node, in the kind of pointer that this libtorch has for it.

@@ -170,7 +170,7 @@ class GradientReducer {
   std::vector<std::size_t> arrived_;  // in order, each once
   std::vector<char> has_arrived_;
 
-  std::unique_ptr<GradientHooks> hooks_;  // last: they use the rest
+  GradientHooks hooks_;  // last: they use the rest
 };
 
 }  // namespace af::train

@@ -48,8 +48,8 @@ GradientReducer::GradientReducer(const torch::nn::Module& model, Options options
   travels_apart_ = travels_apart();
   order_ = reverse_order(parameters_.size());
   has_arrived_.resize(parameters_.size());
-  hooks_ =
-      std::make_unique<GradientHooks>(parameters_, [this](std::size_t i) { this->on_ready(i); });
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    hooks_.add(parameters_[i], [this, i] { on_ready(i); });
 }
 
 // The order that rank `root` has or would have, and whether it is final.

@@ -90,7 +90,11 @@ TEST(MlflowSpool, DoesNotGrowWhileItIsSent) {
   int64_t step = 0;
   for (int round = 0; round < 40; ++round) {  // 40 times 100 KB
     std::vector<MlflowItem> items;
-    for (int i = 0; i < 300; ++i) items.push_back(metric(step++, std::string(250, 'k')));
+    const std::string key(250, 'k');
+    for (int i = 0; i < 300; ++i) {
+      const MlflowItem item = metric(step++, key);
+      items.push_back(item);
+    }
     spool.append(items);
     const auto chunk = spool.peek();
     ASSERT_EQ(chunk.items.size(), 300U);

@@ -36,7 +36,8 @@ def test_tensorboard_reads_every_value(start_training, tmp_path):
         scalars = accumulator.Scalars(name)
         assert [one.step for one in scalars] == list(range(1, 51))
         assert [one.value for one in scalars] == [float(numpy.float32(one["metrics"][name])) for one in written]
-        assert all(abs(one.wall_time - line["t"]) < 1e-3 for one, line in zip(scalars, written))
+        # In seconds since 1970; each logger looks at the clock itself, so only about the same.
+        assert all(abs(one.wall_time - line["t"]) < 60 for one, line in zip(scalars, written))
     odd = accumulator.Scalars("odd (%)")
     assert [math.isnan(one.value) for one in odd] == [one.step % 2 == 0 for one in odd]
 

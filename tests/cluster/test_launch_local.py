@@ -55,8 +55,8 @@ def test_a_satellite_that_is_taken_back_before_it_has_joined_leaves_at_once(tmp_
 def test_a_signal_reaches_the_ranks_and_gives_the_code(tmp_path, number, code, word):
     (tmp_path / "wait.py").write_text("""\
 import sys, time
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(300)
 except KeyboardInterrupt:
     print("interrupted", flush=True)

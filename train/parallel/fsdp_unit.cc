@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/error.h"
+#include "train/parallel/reduced_type.h"
 
 namespace af::train {
 namespace {
@@ -18,15 +19,8 @@ at::TensorOptions options_of(const UnitGroup& group, at::Device device) {
 }  // namespace
 
 DataType shard_type(const std::string& parameter, at::ScalarType type, bool trained) {
+  if (const auto floating = reduced_type(type)) return *floating;
   switch (type) {
-    case at::kFloat:
-      return DataType::f32;
-    case at::kDouble:
-      return DataType::f64;
-    case at::kHalf:
-      return DataType::f16;
-    case at::kBFloat16:
-      return DataType::bf16;
     case at::kLong:
       if (!trained) return DataType::i64;
       break;

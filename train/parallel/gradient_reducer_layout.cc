@@ -8,25 +8,15 @@
 
 #include "common/error.h"
 #include "train/parallel/gradient_reducer.h"
+#include "train/parallel/reduced_type.h"
 
 namespace af::train {
 namespace {
 
 DataType data_type_of(const std::string& name, at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return DataType::f32;
-    case at::kDouble:
-      return DataType::f64;
-    case at::kHalf:
-      return DataType::f16;
-    case at::kBFloat16:
-      return DataType::bf16;
-    default:
-      throw Error::format(
-          "parameter {} is {}: gradients are averaged in f64, f32, f16 and bf16 only", name,
-          c10::toString(type));
-  }
+  if (const auto reduced = reduced_type(type)) return *reduced;
+  throw Error::format("parameter {} is {}: gradients are averaged in f64, f32, f16 and bf16 only",
+                      name, c10::toString(type));
 }
 
 }  // namespace

@@ -11,6 +11,8 @@ $(BUILD)/obj/collectives/mpi/module.o: CPPFLAGS += $(MPI_CPPFLAGS)
 $(BUILD)/lib/libaf_collectives_mpi.so: $(BUILD)/obj/collectives/mpi/module.o
 	@mkdir -p $(@D); echo "  LINK  $@"; $(CXX) $(CXXFLAGS) $(LDFLAGS) -shared -o $@ $^ $(MPI_LIBS)
 ALL += $(BUILD)/lib/libaf_collectives_mpi.so
+# Its ranks open the module.
+$(BUILD)/tests/unit/train_mpi: | $(BUILD)/lib/libaf_collectives_mpi.so
 
 $(BUILD)/tests/programs/collective_cases: $(BUILD)/obj/tests/programs/collective_cases.o $(BUILD)/lib/libaf_collectives.so
 	$(LINK) -L$(BUILD)/lib -laf_collectives -Wl,-rpath,'$$ORIGIN/../../lib' -ldl

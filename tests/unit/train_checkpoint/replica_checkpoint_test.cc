@@ -55,11 +55,17 @@ class ReplicaCheckpointTest : public testing::Test {
   TemporaryDirectory temporary_;
 };
 
+// Which rank a part of state.pt comes from is told by a value that each rank has filled with its
+// number. It is most of the state, so that a third of the file has some of it.
 TEST_F(ReplicaCheckpointTest, AllRanksWriteOneStateWithTheirRandomNumbers) {
-  test::with_threads(test::one_node(3), [&](Communicator& world) {
+  constexpr int kRanks = 3;
+  test::with_threads(test::one_node(kRanks), [&](Communicator& world) {
+    const at::Tensor writer = at::empty({3'000'000});
     Training training(world, temporary_ / "checkpoints");
+    training.replicas.keep("writer", writer);
     for (int64_t step = 1; step <= 3; ++step) {
       training.step();
+      writer.fill_(world.rank());
       training.replicas.checkpoint();
     }
     training.replicas.finish();
@@ -70,7 +76,11 @@ TEST_F(ReplicaCheckpointTest, AllRanksWriteOneStateWithTheirRandomNumbers) {
     const State state = read_state(found->path / "state.pt");
     ASSERT_TRUE(state.at("model").toGenericDict().at("weight").toTensor().equal(
         training.model->weight.detach()));
-    ASSERT_EQ(state.at("random").toGenericDict().size(), 3U);
+    ASSERT_EQ(state.at("random").toGenericDict().size(), std::size_t{kRanks});
+    const at::Tensor written = state.at("writer").toTensor();
+    for (int rank = 0; rank < kRanks; ++rank)
+      EXPECT_GT(written.eq(rank).sum().item<int64_t>(), written.numel() / 10)
+          << "rank " << rank << " wrote no share";
     world.barrier().synchronize();
   });
 }

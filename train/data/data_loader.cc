@@ -223,8 +223,9 @@ BlockRef DataLoader::Impl::block_for(std::size_t number) {
 
 void DataLoader::Impl::push(std::vector<int64_t> rows) {
   auto step = std::make_shared<Ahead>();
+  const int64_t all = order.rows();
   for (const int64_t row : rows)
-    if (row < 0 || row >= order.rows()) throw Error::format("the data has no row {}", row);
+    if (row < 0 || row >= all) throw Error::format("the data has no row {}", row);
   const bool one_piece = there.size() == 1;
   std::vector<std::size_t> marked;
   if (one_piece)

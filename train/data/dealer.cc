@@ -2,6 +2,7 @@
 #include "af/train/dealer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <utility>
 
@@ -23,10 +24,14 @@ Dealer::Dealer(int64_t rows, int64_t global_batch, uint64_t seed, LastBatch last
 }
 
 void Dealer::make_order() {
-  std::vector<int64_t> order(static_cast<size_t>(state_.rows));
-  std::iota(order.begin(), order.end(), int64_t{0});
-  shuffle(order, stream_of(state_.seed, state_.epoch));
-  order_ = std::make_shared<const std::vector<int64_t>>(std::move(order));
+  // A copy of this dealer may have the same order, and goes on with it. The last one that had it
+  // may have been another thread's.
+  if (order_ && order_.use_count() == 1)
+    std::atomic_thread_fence(std::memory_order_acquire);
+  else
+    order_ = std::make_shared<std::vector<int64_t>>(static_cast<size_t>(state_.rows));
+  std::iota(order_->begin(), order_->end(), int64_t{0});
+  shuffle(*order_, stream_of(state_.seed, state_.epoch));
 }
 
 int64_t Dealer::steps_of_epoch() const {
@@ -84,8 +89,10 @@ std::optional<std::vector<int64_t>> Dealer::next(int64_t epoch) {
   if (as < 0) return mine;
   const int64_t end = end_of_step();
   mine.reserve(static_cast<size_t>((end - state_.position) / state_.dealt_to + 1));
-  for (int64_t place = state_.position + as; place < end; place += state_.dealt_to)
-    mine.push_back(row_at(place));
+  int64_t place = state_.position + as;
+  for (; place < std::min(end, state_.rows); place += state_.dealt_to)
+    mine.push_back((*order_)[static_cast<size_t>(place)]);
+  for (; place < end; place += state_.dealt_to) mine.push_back(row_at(place));
   return mine;
 }
 

@@ -83,7 +83,7 @@ class AF_PUBLIC Dealer : public DataOrder {
   State state_;
   int rank_ = 0;
   int world_size_ = 1;
-  std::shared_ptr<const std::vector<int64_t>> order_;  // a clone has the same
+  std::shared_ptr<std::vector<int64_t>> order_;  // a clone has the same
 };
 
 // A contiguous share of `rows` for `rank`: [first, last). Shares differ by at most one row and

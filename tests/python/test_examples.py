@@ -9,12 +9,13 @@ import sys
 
 import pytest
 import torch
-from fake_agent import ROOT
+from fake_agent import ROOT, Agent
 
 LAUNCH = ROOT / "build/bin/af-launch"
 CPP = ROOT / "build/examples"
 PYTHON = ROOT / "examples/python"
 DATA = ROOT / "examples/data"
+STEPS = 27  # of gpt in an epoch of stories.txt
 
 
 def run(directory, workers, *command, **environment):
@@ -114,6 +115,36 @@ def test_gpt_goes_on_where_it_was(tmp_path):
     again = run(tmp_path, 0, CPP / "gpt", *text)
     assert "resumed from" in again
     assert perplexities(again) == pytest.approx(whole[1:], rel=0.02)
+
+
+def processor_seconds(pid):
+    """What a process has computed: it goes on with its work, not with the clock."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_gpt_loses_a_gpu_in_mid_training(tmp_path):
+    """The others go on in the step that it was in: each epoch is there once, with the loss of a quiet run."""
+    text = ["--text", DATA / "stories.txt", "--epochs", "4"]
+    quiet = run(tmp_path, 0, CPP / "gpt", *text, "--checkpoints", "")
+    command = [str(word) for word in (CPP / "gpt", *text, "--checkpoints", tmp_path / "checkpoints")]
+    with Agent(command, tmp_path) as agent:
+        agent.start(3)
+        agent.wait(lambda: agent.heard("report", 0), "the first epoch")
+        began = processor_seconds(agent.workers[2].pid)
+        agent.wait(lambda: processor_seconds(agent.workers[2].pid) > began + 0.1, "steps of the second epoch")
+        agent.kill(2)
+        assert agent.wait_end() == {0: 0, 1: 0, 2: -9}, [agent.log(n) for n in agent.workers]
+        assert [len(numbers) for _, numbers in agent.worlds] == [3, 2]
+        again = [message["step"] for message in agent.heard("arrive", 0)][-1]
+        assert STEPS < again < 4 * STEPS  # behind the first epoch, and not at the end
+        assert [message["epoch"] for message in agent.heard("report", 0)] == [0, 1, 2, 3]
+        printed = agent.log(0)
+        assert re.findall(r"(?m)^epoch +(\d+) .* world (\d)$", printed)[::3] == [("0", "3"), ("3", "2")]
+        assert "resumed" not in printed  # they were not started again
+        # The rows that the lost one had of its last step come at the end of their epoch.
+        assert losses(printed) == pytest.approx(losses(quiet), rel=0.02)
+        assert perplexities(printed) == pytest.approx(perplexities(quiet), rel=0.02)
 
 
 def test_wrong_options_of_gpt_are_one_line(tmp_path):

@@ -3,10 +3,13 @@
 middle and the training, too: nothing is lost, nothing is there twice."""
 import itertools
 import math
+import os
+import re
+import subprocess
 
 import mlflow
 import pytest
-from conftest import wait_for
+from conftest import ROOT, wait_for
 
 _numbers = itertools.count(1)
 
@@ -102,3 +105,22 @@ def test_a_given_run(mlflow_server, experiment, start_training, tmp_path):
     assert run.info.run_id == given.info.run_id
     assert steps_of(mlflow_server, run) == [1, 2, 3]
     assert not (tmp_path / "mlflow" / "run.json").exists()
+
+
+def test_the_example_gpt_reports_each_epoch(mlflow_server, experiment, tmp_path):
+    """As a person starts it: no more than MLFLOW_TRACKING_URI is set. One of its two ranks tells MLflow."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AF_", "MLFLOW_", "SLURM_"))}
+    done = subprocess.run(
+        [ROOT / "build/bin/af-launch", "--workers", "2", ROOT / "build/examples/gpt", "--epochs", "3",
+         "--text", ROOT / "examples/data/stories.txt"],
+        cwd=tmp_path, env={**clean, **variables(mlflow_server, experiment)}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    printed = re.findall(r"(?m)^\[0\] epoch +\d+ +loss (\S+) +held-out loss (\S+) +perplexity (\S+)", done.stdout)
+    assert len(printed) == 3, done.stdout
+    [run] = runs_of(mlflow_server, experiment)
+    assert run.info.status == "FINISHED"
+    for place, (name, digits) in enumerate((("loss", 1e-4), ("held_out_loss", 1e-4), ("perplexity", 1e-2))):
+        told = history(mlflow_server, run, name)
+        assert [one.step for one in told] == [27, 54, 81]
+        assert [one.value for one in told] == pytest.approx([float(line[place]) for line in printed], abs=digits)

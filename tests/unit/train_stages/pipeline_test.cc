@@ -12,7 +12,9 @@
 #include <torch/utils.h>
 #include <torch/version.h>
 
+#include <chrono>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 #include <string>
 
@@ -271,6 +273,44 @@ TEST(Pipeline, DropoutIsTheSameAgain) {
   for (int i = 0; i < 5; ++i) expect_equal(run(6), once, 0);
   const at::Tensor losses = once.back();
   EXPECT_NE(losses[0].item<double>(), losses[1].item<double>());
+}
+
+// The first stage draws for micro-batch 1 before the second one draws for micro-batch 0, or behind
+// it: which, is the threads' affair, and here the test's.
+TEST(Pipeline, DropoutIsTheSameWhicheverStageIsFaster) {
+  const auto run = [](bool second_is_slow) {
+    torch::manual_seed(13);
+    nn::Dropout first(0.5);
+    nn::Dropout second(0.5);
+    std::promise<void> faster;
+    const auto drop = [&faster](nn::Dropout& stage, bool slow, bool fast, const at::Tensor& in) {
+      if (slow) {
+        EXPECT_EQ(faster.get_future().wait_for(std::chrono::minutes(1)), std::future_status::ready);
+      }
+      Tensors out{stage->forward(in)};
+      if (fast) faster.set_value();
+      return out;
+    };
+    int of_first = 0;
+    int of_second = 0;
+    Pipeline model(
+        {{"first", first.ptr(), kCpu,
+          [&](const Tensors& in) {
+            const bool counts = of_first++ == 1;
+            return drop(first, counts && !second_is_slow, counts && second_is_slow, in.at(0));
+          }},
+         {"second", second.ptr(), kCpu,
+          [&](const Tensors& in) {
+            const bool counts = of_second++ == 0;
+            return drop(second, counts && second_is_slow, counts && !second_is_slow, in.at(0));
+          }}},
+        {2});
+    const at::NoGradGuard no_grad;
+    return model.forward({at::ones({2, 200})}).at(0);
+  };
+  const at::Tensor once = run(true);
+  EXPECT_GT(once.max().item<double>(), 0);
+  EXPECT_TRUE(run(false).equal(once));
 }
 
 TEST(Pipeline, DropoutDiffersBetweenMicroBatchesAndStages) {

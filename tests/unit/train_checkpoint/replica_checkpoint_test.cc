@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 // 1.2 MB, and twice as much of Adam: every rank of three has a share. Its loss draws random
 // numbers, as dropout does.
 struct ModelImpl : torch::nn::Module {
-  ModelImpl() { weight = register_parameter("weight", at::ones({300, 1000})); }
+  ModelImpl() : weight(register_parameter("weight", at::ones({300, 1000}))) {}
   at::Tensor loss() { return (weight * at::rand({300, 1000})).pow(2).mean(); }
   at::Tensor weight;
 };

@@ -36,7 +36,13 @@ void ask_for_short_slices() {
   syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
+thread_local bool is_own_thread = false;
+
 }  // namespace
+
+bool is_progress_thread() noexcept {
+  return is_own_thread;
+}
 
 class Executor::Task : public WorkState {
  public:
@@ -180,6 +186,7 @@ void Executor::start_thread() {
 
 void Executor::progress() {
   pthread_setname_np(pthread_self(), "af-progress");
+  is_own_thread = true;
   ask_for_short_slices();
   std::unique_lock lock(mutex_);
   while (!stopping_) {

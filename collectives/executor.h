@@ -16,6 +16,9 @@
 
 namespace af {
 
+// The calling thread is an executor's own, beside which the program computes.
+bool is_progress_thread() noexcept;
+
 class Executor : public std::enable_shared_from_this<Executor> {
  public:
   struct Job {

@@ -53,6 +53,7 @@ class Exchange {
     std::deque<Piece> out;
     std::deque<Piece> in;
     WireHeader received;
+    int wake_at = 1;  // bytes that must have come before poll() says so
   };
 
   Line& line_of(int rank);
@@ -60,6 +61,7 @@ class Exchange {
   bool pull(Line& line);
   void check_header(const Line& line) const;
   [[noreturn]] void lost(const Line& line);
+  void wake_at(Line& line, std::size_t bytes);
   void set_waiting_for(const std::vector<int>& ranks);
   void wait(Clock::time_point deadline, std::chrono::milliseconds timeout);
 

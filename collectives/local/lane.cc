@@ -8,10 +8,11 @@
 namespace af::local {
 namespace {
 
-// What a node may send in all to save a step: that takes less than a round trip.
-constexpr std::size_t kOneStepBytes = 16 * 1024;
+// What a node may send in all to save a step: with more ranks than cores, each step is a wait for
+// all of them. 4 ranks of 4 nodes on 2 cores, 5.6 KB: 63 us in one step, 114 in two.
+constexpr std::size_t kOneStepBytes = 64 * 1024;
 // Between two nodes one step sends no more than two do; it adds everything up twice instead.
-constexpr std::size_t kOneStepBytesOfTwo = 1024 * 1024;
+constexpr std::size_t kOneStepBytesOfTwo = 512 * 1024;
 
 }  // namespace
 

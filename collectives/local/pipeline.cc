@@ -15,7 +15,7 @@ std::vector<Message> wire_order(std::size_t contributions, std::size_t results, 
 }
 
 std::size_t lead_of(int nodes) {
-  return std::max<std::size_t>(2, 16 / std::size_t(nodes - 1));
+  return std::max<std::size_t>(2, 8 / std::size_t(nodes - 1));
 }
 
 Pipeline::Pipeline(const std::vector<int>& peers, int self, Exchange& exchange)

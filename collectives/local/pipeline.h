@@ -37,7 +37,7 @@ std::size_t lead_of(int nodes);
 
 class Pipeline {
  public:
-  static constexpr std::size_t kSegmentBytes = 128 * 1024;
+  static constexpr std::size_t kSegmentBytes = 256 * 1024;
 
   struct Job {
     const char* in;  // this node's contributions: blocks[node] of it goes to that node

@@ -62,7 +62,7 @@ TEST(WireOrder, NoResultGoesBeforeItsContribution) {
 }
 
 TEST(WireOrder, NodesShareTheLeadOfALink) {
-  const std::pair<int, std::size_t> kCases[] = {{2, 16}, {3, 8}, {5, 4}, {9, 2}, {100, 2}};
+  const std::pair<int, std::size_t> kCases[] = {{2, 8}, {3, 4}, {5, 2}, {9, 2}, {100, 2}};
   for (const auto& [nodes, lead] : kCases) EXPECT_EQ(lead_of(nodes), lead) << nodes;
 }
 
@@ -74,11 +74,11 @@ TEST(ChooseWay, SmallInOneStepLargeInTwo) {
     Way wanted;
   } kCases[] = {
       {2, 4, Way::one_step},           {2, 64 * kKiB, Way::one_step},
-      {2, kMiB, Way::one_step},        {2, kMiB + 4, Way::two_steps},
+      {2, kMiB / 2, Way::one_step},    {2, kMiB / 2 + 4, Way::two_steps},
       {2, 100 * kMiB, Way::two_steps}, {3, 4, Way::one_step},
-      {3, 8 * kKiB, Way::one_step},    {3, 8 * kKiB + 4, Way::two_steps},
-      {4, 6000, Way::two_steps},       {4, 5 * kKiB, Way::one_step},
-      {17, kKiB, Way::one_step},       {17, kKiB + 4, Way::two_steps},
+      {3, 32 * kKiB, Way::one_step},   {3, 32 * kKiB + 4, Way::two_steps},
+      {4, 6000, Way::one_step},        {4, 24 * kKiB, Way::two_steps},
+      {17, 4 * kKiB, Way::one_step},   {17, 4 * kKiB + 4, Way::two_steps},
   };
   for (const auto& one : kCases) {
     EXPECT_EQ(choose_way(one.nodes, one.bytes), one.wanted) << one.nodes << " " << one.bytes;

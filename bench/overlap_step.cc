@@ -32,7 +32,7 @@ using torch::nn::ReLU;
 
 // Many layers of one size, 50 M parameters: gradients come evenly through backward, as a deep
 // model's do. With most of them in one layer there would be nothing to send until it is done.
-constexpr int64_t kRows = 256, kWidth = 1024;
+constexpr int64_t kRows = 512, kWidth = 1024;
 constexpr int kLayers = 48;
 
 torch::nn::Sequential make_model() {

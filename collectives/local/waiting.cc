@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "collectives/executor.h"
 #include "collectives/local/futex.h"
 
 namespace af::local {
@@ -55,10 +56,10 @@ void Waiting::for_one(Counter RankSlot::*which, int index, std::uint64_t target,
       relax();
     }
   } while (Clock::now() < spin_end);
-  do {
+  while (!is_progress_thread() && Clock::now() < spin_end + kYield) {
     sched_yield();
     if (reached(counter, target)) return;
-  } while (Clock::now() < spin_end + kYield);
+  }
   set_blocked_on(mates_[index]);
   while (true) {
     const std::uint64_t seen = counter.value.load(std::memory_order_acquire);

@@ -12,17 +12,25 @@ std::vector<BucketPlan> plan_buckets(const std::vector<ParameterShape>& paramete
                                      const std::vector<std::size_t>& order, BucketLimits limits) {
   struct Open {
     std::size_t bucket = 0;
-    bool first = true;
-    bool closed = true;
+    std::size_t limit = 0;   // of the bucket; 0: none is open
+    std::size_t left = 0;    // bytes of the parameters that are in no closed bucket
+    std::size_t before = 0;  // limit of the bucket before
+  };
+  const auto bytes_of = [](const ParameterShape& one) {
+    return static_cast<std::size_t>(one.elements) * one.element_bytes;
   };
   std::vector<BucketPlan> buckets;
   std::map<std::pair<int, int>, Open> open;  // by type and device
+  for (const ParameterShape& one : parameters)
+    open[std::make_pair(one.type, one.device)].left += bytes_of(one);
   for (const std::size_t i : order) {
     const ParameterShape& one = parameters[i];
     Open& current = open[std::make_pair(one.type, one.device)];
-    if (current.closed) {
+    if (current.limit == 0) {
       current.bucket = buckets.size();
-      current.closed = false;
+      const std::size_t half = std::max(limits.smallest, current.left / 2);
+      current.limit =
+          std::min({limits.largest, half, std::max(limits.smallest, 2 * current.before)});
       buckets.emplace_back();
     }
     BucketPlan& bucket = buckets[current.bucket];
@@ -31,10 +39,11 @@ std::vector<BucketPlan> plan_buckets(const std::vector<ParameterShape>& paramete
     bucket.parameters.push_back(i);
     bucket.offsets.push_back(offset);
     bucket.elements = offset + one.elements;
-    const std::size_t limit = current.first ? limits.first : limits.rest;
-    if (static_cast<std::size_t>(bucket.elements) * one.element_bytes < limit) continue;
-    current.closed = true;
-    current.first = false;
+    const std::size_t bytes = static_cast<std::size_t>(bucket.elements) * one.element_bytes;
+    if (bytes < current.limit) continue;
+    for (const std::size_t member : bucket.parameters) current.left -= bytes_of(parameters[member]);
+    current.before = current.limit;
+    current.limit = 0;
   }
   return buckets;
 }

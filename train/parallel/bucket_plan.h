@@ -23,13 +23,17 @@ struct BucketPlan {
 };
 
 struct BucketLimits {
-  std::size_t first = std::size_t{1} << 20;  // small, so that the first reduction starts early
-  std::size_t rest = std::size_t{25} << 20;
+  std::size_t smallest = std::size_t{1} << 20;
+  std::size_t largest = std::size_t{25} << 20;
 };
 
-// By this order of the parameters (each once). A bucket is closed when it has reached its limit in
-// bytes, so it may be larger; each type and device has a first bucket. Each parameter starts at a
-// multiple of 64 bytes, for the vector units. The same plan for the same arguments on every rank.
+// By this order of the parameters (each once), each type and device apart. A bucket is closed when
+// it has reached its limit in bytes, so it may be larger. The limits grow from limits.smallest to
+// twice the one before, up to limits.largest: there is soon something to send, and the next bucket
+// is complete when this one has been sent. At the end none has more than half of what is left, down
+// to limits.smallest: backward is over when the last bucket is complete, so nothing hides the
+// reduction of that one. Each parameter starts at a multiple of 64 bytes, for the vector units. The
+// same plan for the same arguments on every rank.
 std::vector<BucketPlan> plan_buckets(const std::vector<ParameterShape>& parameters,
                                      const std::vector<std::size_t>& order, BucketLimits limits);
 

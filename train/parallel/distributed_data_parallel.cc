@@ -34,11 +34,13 @@ struct DistributedDataParallel::Impl {
       : model(the_model),
         world(the_world),
         options(the_options),
+        buffers(model.buffers()),
         reducer(model, reducer_options(options)) {}
 
   torch::nn::Module& model;
   Communicator& world;
   const DistributedDataParallelOptions options;
+  const std::vector<at::Tensor> buffers;  // collecting them takes longer than sending none
   GradientReducer reducer;
   FlatOptimizer* folded = nullptr;
   int no_sync = 0;  // guards that live
@@ -48,13 +50,16 @@ struct DistributedDataParallel::Impl {
   // Gradients are the sum of those of mean losses, times samples / weight of each pass: the first
   // pass is as it would be alone.
   double weight = 0;
-  std::vector<std::pair<at::Tensor, int64_t>> losses;
+  double loss_sum = 0;                                 // of losses in host memory, by samples
+  std::vector<std::pair<at::Tensor, int64_t>> losses;  // on a device: reading one waits for it
 
   void begin_anew() {
     samples = 0;
     weight = 0;
+    loss_sum = 0;
     losses.clear();
   }
+  void add_loss(const at::Tensor& loss, int64_t of_samples);
   void prepare(int64_t pass_samples);
   double mean_loss() const;
   Step finish();
@@ -67,8 +72,15 @@ void DistributedDataParallel::Impl::prepare(int64_t pass_samples) {
   if (no_sync == 0) reducer.expect(world, weight);
 }
 
+void DistributedDataParallel::Impl::add_loss(const at::Tensor& loss, int64_t of_samples) {
+  if (loss.is_cpu())
+    loss_sum += loss.item<double>() * static_cast<double>(of_samples);
+  else
+    losses.emplace_back(loss.detach(), of_samples);
+}
+
 double DistributedDataParallel::Impl::mean_loss() const {
-  double sum = 0;
+  double sum = loss_sum;
   for (const auto& [loss, count] : losses) sum += loss.item<double>() * static_cast<double>(count);
   return samples > 0 ? sum / static_cast<double>(samples)
                      : std::numeric_limits<double>::quiet_NaN();
@@ -84,7 +96,7 @@ DistributedDataParallel::Step DistributedDataParallel::Impl::finish() {
     folded->scale_gradients(reducer.gradients().scale);
   else
     apply_scale(reducer.gradients());
-  if (options.broadcast_buffers) broadcast_tensors(world, model.buffers(), /*root=*/0);
+  if (options.broadcast_buffers) broadcast_tensors(world, buffers, /*root=*/0);
   return {static_cast<int64_t>(sums.samples),
           sums.samples > 0 ? sums.loss / sums.samples : std::numeric_limits<double>::quiet_NaN()};
 }
@@ -102,7 +114,7 @@ DistributedDataParallel::DistributedDataParallel(torch::nn::Module& model, Commu
                      {all[0], all[1], all[2]});
   impl_->reducer.allocate(world, /*kept=*/false, /*layout_root=*/0);
   broadcast_tensors(world, model.parameters(), /*root=*/0);
-  broadcast_tensors(world, model.buffers(), /*root=*/0);
+  broadcast_tensors(world, impl_->buffers, /*root=*/0);
 }
 
 DistributedDataParallel::~DistributedDataParallel() = default;
@@ -113,7 +125,7 @@ DistributedDataParallel::Step DistributedDataParallel::backward(const at::Tensor
   impl.prepare(samples);
   if (samples > 0) {
     if (!loss.defined()) throw Error::format("backward: {} samples and no loss", samples);
-    impl.losses.emplace_back(loss.detach(), samples);
+    impl.add_loss(loss, samples);
     const double factor = static_cast<double>(samples) / impl.weight;
     if (factor == 1)
       loss.backward();
@@ -135,8 +147,7 @@ void DistributedDataParallel::prepare(int64_t samples) {
 
 DistributedDataParallel::Step DistributedDataParallel::finish(const at::Tensor& loss) {
   Impl& impl = *impl_;
-  if (loss.defined() && impl.weight > 0)
-    impl.losses.emplace_back(loss.detach(), static_cast<int64_t>(impl.weight));
+  if (loss.defined() && impl.weight > 0) impl.add_loss(loss, static_cast<int64_t>(impl.weight));
   return impl.finish();
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "af/train/trace.h"
@@ -19,6 +20,15 @@ void with_host_numbers(const at::Tensor& tensor, const Body& body) {
     body(tensor.data_ptr<float>());
   else
     body(tensor.data_ptr<double>());
+}
+
+// A tensor's copy_() takes longer to find out how than a small gradient to copy.
+void copy_small(const at::Tensor& from, const at::Tensor& to) {
+  if (from.is_cpu() && to.is_cpu() && from.scalar_type() == to.scalar_type() &&
+      from.is_contiguous() && to.is_contiguous())
+    std::memcpy(to.data_ptr(), from.data_ptr(), from.nbytes());
+  else
+    to.copy_(from);
 }
 
 }  // namespace
@@ -84,7 +94,7 @@ void GradientReducer::take_gradient(std::size_t parameter) {
   } else if (gradient.data_ptr() == own.data_ptr()) {
     return;
   } else {
-    own.copy_(gradient);
+    copy_small(gradient, own);
   }
   gradient = own;
 }

@@ -20,13 +20,28 @@ TEST(PlanBuckets, NoParametersNoBuckets) {
   EXPECT_TRUE(plan({}, 100).empty());
 }
 
-TEST(PlanBuckets, TheFirstBucketOfATypeHasALimitOfItsOwn) {
+TEST(PlanBuckets, EachTypesBucketsGrowAndShrinkAgain) {
   std::vector<ParameterShape> shapes(12, {16});  // of 64 bytes
   for (std::size_t i = 0; i < 6; ++i) shapes[i] = {8, 7, 0, 8};
   const auto planned = plan_buckets(shapes, reverse_order(12), {64, 192});
   std::vector<Indices> buckets;
   for (const BucketPlan& one : planned) buckets.push_back(one.parameters);
-  EXPECT_EQ(buckets, (std::vector<Indices>{{11}, {10, 9, 8}, {7, 6}, {5}, {4, 3, 2}, {1, 0}}));
+  EXPECT_EQ(buckets, (std::vector<Indices>{{11}, {10, 9}, {8, 7}, {6}, {5}, {4, 3}, {2, 1}, {0}}));
+}
+
+// So that a link is busy from soon after backward's begin until soon after its end.
+TEST(PlanBuckets, TheFirstAndTheLastAreSmall) {
+  const std::vector<ParameterShape> shapes(100, {1 << 18});  // of 1 MiB
+  std::vector<std::size_t> sizes;
+  for (const BucketPlan& one : plan_buckets(shapes, reverse_order(100), {}))
+    sizes.push_back(one.parameters.size());
+  EXPECT_EQ(sizes, (std::vector<std::size_t>{1, 2, 4, 8, 16, 25, 22, 11, 6, 3, 1, 1}));
+}
+
+TEST(PlanBuckets, NoneIsLargerThanTheLargest) {
+  const std::vector<ParameterShape> shapes(6, {16});
+  for (const BucketPlan& one : plan_buckets(shapes, reverse_order(6), {1 << 20, 128}))
+    EXPECT_EQ(one.parameters.size(), 2U);
 }
 
 TEST(PlanBuckets, TheOrderIsTheCallers) {

@@ -292,6 +292,7 @@ void Agent::rank_ended(Rank& rank, int status) {
   send({{"op", "rank_exit"},
         {"generation", setup_.facts.generation},
         {"rank", rank.plan.rank},
+        {"worker", rank.plan.task},
         {"host", rank.plan.host},
         {"code", WIFEXITED(status) ? WEXITSTATUS(status) : 0},
         {"signal", WIFSIGNALED(status) ? WTERMSIG(status) : 0},

@@ -287,7 +287,11 @@ void Coordinator::rank_exit(int task, const json& message) {
                  .log = message.value("log", "")};
   // It may have ended before its agent heard of the world that it is in, where it is another rank.
   if (elastic() && in_world(task) && rank_of(task) >= 0) end.rank = rank_of(task);
-  json fields = {{"rank", end.rank}, {"host", end.host}, {"log", end.log}, {"worker", task}};
+  // Without Slurm one agent has the ranks of all workers.
+  json fields = {{"rank", end.rank},
+                 {"host", end.host},
+                 {"log", end.log},
+                 {"worker", message.value("worker", task)}};
   if (end.signal != 0)
     fields["signal"] = end.signal;
   else

@@ -115,3 +115,11 @@ def test_a_flood_from_what_a_rank_left_behind_ends_with_the_world(tmp_path):
         pass
     assert process.wait(timeout=30) == 3
     assert of_run(tmp_path) == []
+
+
+def test_the_journal_names_each_ranks_worker(tmp_path):
+    process = popen(tmp_path, "--workers=3", "--run-dir=run", "sh", "-c", "exit 0")
+    process.communicate(timeout=60)
+    events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    ends = {event["rank"]: event["worker"] for event in events if event["event"] == "rank_exit"}
+    assert ends == {0: 0, 1: 1, 2: 2}

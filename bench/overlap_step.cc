@@ -30,10 +30,10 @@ namespace {
 using torch::nn::Linear;
 using torch::nn::ReLU;
 
-// Many layers of one size, 50 M parameters: gradients come evenly through backward, as a deep
+// Many layers of one size, 25 M parameters: gradients come evenly through backward, as a deep
 // model's do. With most of them in one layer there would be nothing to send until it is done.
-constexpr int64_t kRows = 512, kWidth = 1024;
-constexpr int kLayers = 48;
+constexpr int64_t kRows = 1024, kWidth = 1024;
+constexpr int kLayers = 24;
 
 torch::nn::Sequential make_model() {
   torch::nn::Sequential model;

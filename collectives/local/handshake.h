@@ -27,7 +27,7 @@ struct Link {
 };
 
 struct Hello {
-  static constexpr std::uint32_t kMagic = 0x32434641;  // "AFC2"
+  static constexpr std::uint32_t kMagic = 0x33434641;  // "AFC3"
   static constexpr std::size_t kTokenHalf = 32;
   std::uint32_t magic = kMagic;
   std::int32_t rank = 0;

@@ -7,14 +7,22 @@
 #include <utility>
 
 namespace af::train {
+namespace {
+
+// Of a model as large as a step's communication is long: the link waits for its largest bucket to
+// be complete, once, for so much of that time.
+constexpr std::size_t kParts = 16;
+
+}  // namespace
 
 std::vector<BucketPlan> plan_buckets(const std::vector<ParameterShape>& parameters,
                                      const std::vector<std::size_t>& order, BucketLimits limits) {
   struct Open {
     std::size_t bucket = 0;
-    std::size_t limit = 0;   // of the bucket; 0: none is open
-    std::size_t left = 0;    // bytes of the parameters that are in no closed bucket
-    std::size_t before = 0;  // limit of the bucket before
+    std::size_t limit = 0;    // of the bucket; 0: none is open
+    std::size_t largest = 0;  // limit that none exceeds
+    std::size_t left = 0;     // bytes of the parameters that are in no closed bucket
+    std::size_t before = 0;   // limit of the bucket before
   };
   const auto bytes_of = [](const ParameterShape& one) {
     return static_cast<std::size_t>(one.elements) * one.element_bytes;
@@ -23,6 +31,8 @@ std::vector<BucketPlan> plan_buckets(const std::vector<ParameterShape>& paramete
   std::map<std::pair<int, int>, Open> open;  // by type and device
   for (const ParameterShape& one : parameters)
     open[std::make_pair(one.type, one.device)].left += bytes_of(one);
+  for (auto& [key, all] : open)
+    all.largest = std::min(limits.largest, std::max(limits.smallest, all.left / kParts));
   for (const std::size_t i : order) {
     const ParameterShape& one = parameters[i];
     Open& current = open[std::make_pair(one.type, one.device)];
@@ -30,7 +40,7 @@ std::vector<BucketPlan> plan_buckets(const std::vector<ParameterShape>& paramete
       current.bucket = buckets.size();
       const std::size_t half = std::max(limits.smallest, current.left / 2);
       current.limit =
-          std::min({limits.largest, half, std::max(limits.smallest, 2 * current.before)});
+          std::min({current.largest, half, std::max(limits.smallest, 2 * current.before)});
       buckets.emplace_back();
     }
     BucketPlan& bucket = buckets[current.bucket];

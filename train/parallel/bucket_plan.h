@@ -29,11 +29,11 @@ struct BucketLimits {
 
 // By this order of the parameters (each once), each type and device apart. A bucket is closed when
 // it has reached its limit in bytes, so it may be larger. The limits grow from limits.smallest to
-// twice the one before, up to limits.largest: there is soon something to send, and the next bucket
-// is complete when this one has been sent. At the end none has more than half of what is left, down
-// to limits.smallest: backward is over when the last bucket is complete, so nothing hides the
-// reduction of that one. Each parameter starts at a multiple of 64 bytes, for the vector units. The
-// same plan for the same arguments on every rank.
+// twice the one before, so that there is soon something to send, up to a sixteenth of all and to
+// limits.largest: a link that is as fast as backward waits while the largest fills. At the end none
+// has more than half of what is left, down to limits.smallest: backward is over when the last bucket
+// is complete, so nothing hides the reduction of that one. Each parameter starts at a multiple of 64
+// bytes, for the vector units. The same plan for the same arguments on every rank.
 std::vector<BucketPlan> plan_buckets(const std::vector<ParameterShape>& parameters,
                                      const std::vector<std::size_t>& order, BucketLimits limits);
 

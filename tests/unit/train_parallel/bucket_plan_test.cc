@@ -20,22 +20,36 @@ TEST(PlanBuckets, NoParametersNoBuckets) {
   EXPECT_TRUE(plan({}, 100).empty());
 }
 
-TEST(PlanBuckets, EachTypesBucketsGrowAndShrinkAgain) {
-  std::vector<ParameterShape> shapes(12, {16});  // of 64 bytes
-  for (std::size_t i = 0; i < 6; ++i) shapes[i] = {8, 7, 0, 8};
-  const auto planned = plan_buckets(shapes, reverse_order(12), {64, 192});
-  std::vector<Indices> buckets;
-  for (const BucketPlan& one : planned) buckets.push_back(one.parameters);
-  EXPECT_EQ(buckets, (std::vector<Indices>{{11}, {10, 9}, {8, 7}, {6}, {5}, {4, 3}, {2, 1}, {0}}));
+// The numbers of parameters of each bucket.
+std::vector<std::size_t> sizes_of(const std::vector<BucketPlan>& plan) {
+  std::vector<std::size_t> sizes;
+  for (const BucketPlan& one : plan) sizes.push_back(one.parameters.size());
+  return sizes;
 }
 
-// So that a link is busy from soon after backward's begin until soon after its end.
-TEST(PlanBuckets, TheFirstAndTheLastAreSmall) {
+// So that a link as fast as backward is busy from soon after its begin until soon after its end.
+TEST(PlanBuckets, TheFirstAndTheLastAreSmallAndNoneIsMoreThanASixteenth) {
   const std::vector<ParameterShape> shapes(100, {1 << 18});  // of 1 MiB
-  std::vector<std::size_t> sizes;
-  for (const BucketPlan& one : plan_buckets(shapes, reverse_order(100), {}))
-    sizes.push_back(one.parameters.size());
-  EXPECT_EQ(sizes, (std::vector<std::size_t>{1, 2, 4, 8, 16, 25, 22, 11, 6, 3, 1, 1}));
+  EXPECT_EQ(sizes_of(plan_buckets(shapes, reverse_order(100), {})),
+            (std::vector<std::size_t>{1, 2, 4, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 5, 2, 1, 1}));
+}
+
+TEST(PlanBuckets, OfALargeModelTheyHaveTheLargestSize) {
+  const std::vector<ParameterShape> shapes(490, {1 << 18});  // of 1 MiB
+  EXPECT_EQ(sizes_of(plan_buckets(shapes, reverse_order(490), {})),
+            (std::vector<std::size_t>{1,  2,  4,  8,  16, 25, 25, 25, 25, 25, 25, 25, 25, 25,
+                                      25, 25, 25, 25, 25, 25, 25, 25, 17, 9,  4,  2,  1,  1}));
+}
+
+TEST(PlanBuckets, EachTypesBucketsGrowAndShrinkOnTheirOwn) {
+  std::vector<ParameterShape> shapes(80, {16});  // of 64 bytes
+  for (std::size_t i = 0; i < 80; i += 2) shapes[i] = {8, 7, 0, 8};
+  std::vector<BucketPlan> odd, even;
+  for (const BucketPlan& one : plan_buckets(shapes, reverse_order(80), {64, 1000}))
+    (one.parameters[0] % 2 == 0 ? even : odd).push_back(one);
+  const std::vector<std::size_t> wanted = {1, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 2, 1, 1};
+  EXPECT_EQ(sizes_of(even), wanted);
+  EXPECT_EQ(sizes_of(odd), wanted);
 }
 
 TEST(PlanBuckets, NoneIsLargerThanTheLargest) {
@@ -45,12 +59,11 @@ TEST(PlanBuckets, NoneIsLargerThanTheLargest) {
 }
 
 TEST(PlanBuckets, TheOrderIsTheCallers) {
-  const auto planned = plan_buckets({{16}, {16}, {16}, {16}}, {2, 0, 3, 1}, {64, 128});
-  ASSERT_EQ(planned.size(), 3U);
-  EXPECT_EQ(planned[0].parameters, (Indices{2}));
-  EXPECT_EQ(planned[1].parameters, (Indices{0, 3}));
+  const auto planned = plan_buckets({{16}, {16}, {16}, {16}}, {2, 0, 3, 1}, {128, 128});
+  ASSERT_EQ(planned.size(), 2U);
+  EXPECT_EQ(planned[0].parameters, (Indices{2, 0}));
+  EXPECT_EQ(planned[1].parameters, (Indices{3, 1}));
   EXPECT_EQ(planned[1].offsets, (std::vector<int64_t>{0, 16}));
-  EXPECT_EQ(planned[2].parameters, (Indices{1}));
 }
 
 TEST(PlanBuckets, ReverseOrderClosedAtTheLimit) {

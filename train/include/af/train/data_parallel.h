@@ -84,13 +84,14 @@ namespace af::train {
 class Callbacks;
 
 struct DataParallelOptions {
-  // A bucket is closed when it has at least so many bytes.
+  // A bucket is closed when it has at least so many bytes, or a sixteenth of the model.
   std::size_t bucket_bytes = std::size_t{25} << 20;
   // Called on every rank that goes on, when another world has been formed: its size before and now.
   std::function<void(int before, int now)> changed;
   // Ends a rank that is not needed any more. By default: flushes C's streams, exit code 0.
   std::function<void()> leave;
-  // The first bucket's limit: small, so that it goes early.
+  // The first bucket's limit: small, so that it goes early; the last one's too, for which nothing
+  // is left to hide it. The next ones have twice the limit of the one before.
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   // at::kHalf or at::kBFloat16: gradients travel in 16 bits (see DistributedDataParallelOptions).
   std::optional<at::ScalarType> compression;

@@ -58,8 +58,8 @@ namespace af::train {
 class FlatOptimizer;
 
 struct DistributedDataParallelOptions {
-  // A bucket is closed when it has at least so many bytes: the first of a type and device, the
-  // rest.
+  // A bucket is closed when it has at least so many bytes: the first and the last of a type and
+  // device; those between them, which grow from the first to this (or to a sixteenth of the model).
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   std::size_t bucket_bytes = std::size_t{25} << 20;
   // Rank 0's buffers to all, behind each reduction.

@@ -22,7 +22,8 @@ namespace {
 // core back as soon as something comes, and one who yielded only after the other's slice.
 constexpr std::chrono::nanoseconds kYield = std::chrono::microseconds(100);
 constexpr std::size_t kVectors = 8;  // pieces per system call
-// Bytes per turn of one direction of a link. Both move in turn; 256 KiB made 1 MiB take a fifth more.
+// Bytes per turn of one direction of a link. Both move in turn; 256 KiB made 1 MiB take a fifth
+// more.
 constexpr std::size_t kAtOnce = 1024 * 1024;
 // A sleeper is not woken before so much of what it waits for has come (a segment of a pipeline): it
 // could not use it, and being woken costs more than copying 64 KiB does.

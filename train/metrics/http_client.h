@@ -38,8 +38,8 @@ class HttpClient {
 
   HttpReply get(const std::string& url);
   HttpReply post(const std::string& url, const std::string& json);
-  // For what must not be done twice: libcurl itself repeats a request, a POST too, when a connection
-  // that it has kept turns out to be dead. Here it gets a new one.
+  // For what must not be done twice: libcurl itself repeats a request, a POST too, when a
+  // connection that it has kept turns out to be dead. Here it gets a new one.
   HttpReply post_once(const std::string& url, const std::string& json);
   // Ends the request under way, and those to come, by `when` at the latest.
   void end_by(std::chrono::steady_clock::time_point when);

@@ -31,9 +31,9 @@ struct BucketLimits {
 // it has reached its limit in bytes, so it may be larger. The limits grow from limits.smallest to
 // twice the one before, so that there is soon something to send, up to a sixteenth of all and to
 // limits.largest: a link that is as fast as backward waits while the largest fills. At the end none
-// has more than half of what is left, down to limits.smallest: backward is over when the last bucket
-// is complete, so nothing hides the reduction of that one. Each parameter starts at a multiple of 64
-// bytes, for the vector units. The same plan for the same arguments on every rank.
+// has more than half of what is left, down to limits.smallest: backward is over when the last
+// bucket is complete, so nothing hides the reduction of that one. Each parameter starts at a
+// multiple of 64 bytes, for the vector units. The same plan for the same arguments on every rank.
 std::vector<BucketPlan> plan_buckets(const std::vector<ParameterShape>& parameters,
                                      const std::vector<std::size_t>& order, BucketLimits limits);
 

@@ -1,27 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
+// The calls that all ranks of a DataParallel make.
 #include "af/train/data_parallel.h"
 
 #include <ATen/Functions.h>
 #include <libdeflate.h>
 
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <tuple>
+#include <limits>
 #include <utility>
 
 #include <fmt/ranges.h>
 
 #include "af/train/callback.h"
 #include "af/train/flat_optimizer.h"
-#include "af/train/module_state.h"
-#include "af/train/random_state.h"
 #include "af/train/trace.h"
 #include "common/error.h"
-#include "train/parallel/gradient_reducer.h"
+#include "train/parallel/data_parallel_impl.h"
 #include "train/parallel/model_agreement.h"
-#include "train/parallel/replica_checkpoint.h"
-#include "train/parallel/state_broadcast.h"
 #include "train/parallel/tensor_broadcast.h"
 
 namespace af::train {
@@ -34,153 +28,14 @@ uint32_t checksum(uint32_t sum, const at::Tensor& tensor) {
   return libdeflate_crc32(sum, plain.data_ptr(), plain.nbytes());
 }
 
-// Whether another world may do what this one could not. Ranks that are at different places of the
-// program are told so; where it comes from the change of a world, the launcher starts all anew when
-// it has happened a few times.
-bool is_of_the_world(const CommunicatorError& error) {
-  if (error.kind() == CommunicatorError::Kind::mismatch) warn_on_stderr(error.what());
-  return error.kind() != CommunicatorError::Kind::invalid_argument;
-}
-
-at::Tensor to_tensor(const std::vector<int64_t>& values) {
-  return at::tensor(values, at::TensorOptions(at::kLong));
-}
-
-std::vector<int64_t> to_vector(const at::Tensor& values) {
-  const at::Tensor plain = values.to(at::kCPU, at::kLong).contiguous();
-  return {plain.data_ptr<int64_t>(), plain.data_ptr<int64_t>() + plain.numel()};
-}
-
-State to_state(const OrderState& order) {
-  State state = make_state();
-  for (const auto& [name, number] : order.numbers) state.insert(name, number);
-  for (const auto& [name, list] : order.lists) state.insert(name, to_tensor(list));
-  return state;
-}
-
-OrderState to_order_state(const State& state) {
-  OrderState order;
-  for (const auto& entry : state) {
-    const std::string& name = entry.key().toStringRef();
-    if (entry.value().isInt())
-      order.numbers[name] = entry.value().toInt();
-    else
-      order.lists[name] = to_vector(entry.value().toTensor());
-  }
-  return order;
-}
-
-// How far a rank has come. One that is in the training counts before one that has just come.
-struct Progress {
-  bool joined = false;
-  int64_t steps = 0;
-  int64_t calls = 0;  // since that step, of those that all ranks make
-  auto order() const { return std::tie(joined, steps, calls); }
-};
-
-std::vector<Progress>::const_iterator furthest_of(const std::vector<Progress>& all) {
-  return std::max_element(all.begin(), all.end(), [](const Progress& a, const Progress& b) {
-    return a.order() < b.order();
-  });
-}
+}  // namespace
 
 GradientReducer::Options reducer_options(const DataParallelOptions& options) {
   GradientReducer::Options reducer;
-  reducer.limits = {std::min(options.first_bucket_bytes, options.bucket_bytes),
-                    options.bucket_bytes};
+  reducer.limits = {options.first_bucket_bytes, options.bucket_bytes};
   reducer.compression = options.compression;
   return reducer;
 }
-
-}  // namespace
-
-struct DataParallel::Impl {
-  enum class Scope { to_save, to_send };
-  struct Kept {
-    std::string name;
-    bool of_program;  // changed by the program itself between its calls
-    std::function<c10::IValue(Scope)> get;
-    std::function<void(const c10::IValue&)> set;
-  };
-
-  Impl(torch::nn::Module& the_model, Communicator* communicator, World* the_world,
-       DataParallelOptions the_options)
-      : model(the_model),
-        fixed(communicator),
-        world(the_world),
-        options(std::move(the_options)),
-        reducer(model, reducer_options(options)),
-        watch(std::make_shared<WorldWatch>(world)) {
-    const auto parameters = model.parameters();
-    if (!parameters.empty()) device = parameters.front().device();
-  }
-
-  torch::nn::Module& model;
-  Communicator* fixed;  // one of these two
-  World* world;
-  DataParallelOptions options;
-  at::Device device = at::kCPU;
-  GradientReducer reducer;
-  std::vector<Kept> kept;
-  DataOrder* dealer = nullptr;
-  BackgroundSaver* saver = nullptr;
-  ReplicaCheckpoint replica_checkpoint;
-  std::shared_ptr<WorldWatch> watch;
-  bool saver_ready = false;  // it has memory for this rank's share in this world
-
-  bool started = false;             // callbacks know of the training
-  int64_t computing_since = 0;      // trace_now(); 0: not traced
-  int64_t epoch_told = -1;          // likewise of the end of this epoch
-  std::optional<int64_t> dealt;     // rows of this step
-  std::optional<int64_t> expected;  // samples of this step, if known before backward
-  int no_sync = 0;                  // guards that live
-
-  bool joined = false;
-  int64_t steps = 0;
-  bool in_step = false;  // within step()
-  StepResult last;       // of the last step
-  // What the calls for all ranks since that step have given, and how many of them the program has
-  // made: a rank that has come meanwhile makes them too, and finds the result.
-  std::vector<std::vector<double>> results;
-  std::size_t called = 0;
-  bool change_agreed = false;
-  bool save_agreed = false;
-
-  bool elastic() const { return world != nullptr && world->elastic(); }
-  Communicator& communicator() { return fixed != nullptr ? *fixed : world->communicator(); }
-  int rank() const { return fixed != nullptr ? fixed->rank() : world->view().rank; }
-  void check_joined() const {
-    if (!joined) throw Error("DataParallel: begin() comes before the first call for all ranks");
-  }
-
-  // Says to the reducer how much the coming gradients count, where that is known.
-  void expect();
-
-  // state
-  State collect(Scope scope) const;
-  void apply(const State& state, bool of_program);
-  std::string kept_names() const;
-
-  // collective
-  std::vector<Progress> compare(Communicator& comm) const;
-  void synchronize(Communicator& comm, const std::vector<Progress>& all);
-  void form();
-  void next_world();
-  void enter();
-  WorldFlags flags(bool at_checkpoint) const;
-  void agree(bool change, bool save);
-  void tell_start();
-  StepResult tell_step(const StepResult& result);
-  std::vector<double> sum(Communicator& comm, std::vector<double> values, WorldFlags own);
-  std::vector<double> call(const std::function<std::vector<double>(Communicator&)>& run);
-  StepResult step(int64_t samples, double loss,
-                  const std::function<void(GradientBuckets&)>& update);
-  void prepare_saver();
-  void save_checkpoint();
-  void save_and_leave();
-  void leave();
-  uint64_t seed() const { return dealer != nullptr ? dealer->seed() : 0; }
-};
 
 void DataParallel::Impl::expect() {
   if (!expected) return;
@@ -189,196 +44,6 @@ void DataParallel::Impl::expect() {
   } catch (const CommunicatorError&) {  // step() will meet it, and can go on without this world
   }
 }
-
-// Everything but what step(), next() and the like do --------------------------------------------
-
-State DataParallel::Impl::collect(Scope scope) const {
-  State state = make_state();
-  state.insert("step", steps);
-  state.insert("model", state_of(model));
-  for (const Kept& one : kept) state.insert(one.name, one.get(scope));
-  return state;
-}
-
-void DataParallel::Impl::apply(const State& state, bool of_program) {
-  const auto at = [&](const std::string& name) {
-    const auto found = state.find(name);
-    if (found == state.end()) throw Error::format("the state has no {}", name);
-    return found->value();
-  };
-  try {
-    steps = at("step").toInt();
-    load_into(model, at("model").toGenericDict());
-    for (const Kept& one : kept)
-      if (of_program || !one.of_program) one.set(at(one.name));
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {  // a value of another kind, a key that is missing
-    const std::string text = error.what();
-    throw Error::format("the state does not fit: {}", text.substr(0, text.find('\n')));
-  }
-}
-
-std::string DataParallel::Impl::kept_names() const {
-  std::string names;
-  for (const Kept& one : kept) names += one.name + ";";
-  return names;
-}
-
-// Checks that all ranks have the same model, and says how far each has come.
-std::vector<Progress> DataParallel::Impl::compare(Communicator& comm) const {
-  const ModelFingerprint print = fingerprint_of(model, kept_names());
-  const std::vector<uint64_t> mine = {
-      print.checksum, print.tensors, print.elements, joined ? 1U : 0U, static_cast<uint64_t>(steps),
-      results.size()};
-  const auto all = gather_numbers(comm, mine, device);
-  std::vector<Progress> progress;
-  for (std::size_t rank = 0; rank * mine.size() < all.size(); ++rank) {
-    const uint64_t* one = all.data() + rank * mine.size();
-    check_same_model(rank, {one[0], one[1], one[2]}, {all[0], all[1], all[2]});
-    progress.push_back({one[3] != 0, static_cast<int64_t>(one[4]), static_cast<int64_t>(one[5])});
-  }
-  return progress;
-}
-
-// From one world to the next ---------------------------------------------------------------------
-
-// Gives what the furthest rank has to those that have come less far.
-void DataParallel::Impl::synchronize(Communicator& comm, const std::vector<Progress>& all) {
-  const auto first = furthest_of(all);
-  const Progress& mine = all[static_cast<std::size_t>(comm.rank())];
-  const bool complete = std::all_of(all.begin(), all.end(), [&](const Progress& one) {
-    return one.joined && one.order() == first->order();
-  });
-  if (complete) return;
-  const int root = static_cast<int>(first - all.begin());
-  const bool behind = !mine.joined || mine.order() != first->order();
-  State sent = make_state();
-  if (comm.rank() == root) {
-    sent.insert("state", collect(Scope::to_send));
-    sent.insert("last_samples", last.samples);
-    sent.insert("last_loss", at::full({1}, last.loss, at::kDouble));
-    sent.insert("save", save_agreed);
-    State given = make_state();
-    for (std::size_t i = 0; i < results.size(); ++i)
-      given.insert(fmt::format("{:06}", i), at::tensor(results[i], at::TensorOptions(at::kDouble)));
-    sent.insert("results", given);
-  }
-  const State got = broadcast_state(comm, root, &sent, behind, device);
-  if (!behind || comm.rank() == root) return;
-  // What the program itself changes is changed by a rank that is behind when its call returns.
-  apply(got.at("state").toGenericDict(), /*of_program=*/!joined);
-  if (!joined) seed_random(seed(), steps, rank(), device);
-  last.samples = got.at("last_samples").toInt();
-  last.loss = got.at("last_loss").toTensor().item<double>();
-  save_agreed = got.at("save").toBool();
-  results.clear();
-  const State given = got.at("results").toGenericDict();
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    const at::Tensor values = given.at(fmt::format("{:06}", i)).toTensor().cpu();
-    results.emplace_back(values.data_ptr<double>(), values.data_ptr<double>() + values.numel());
-  }
-}
-
-void DataParallel::Impl::form() {
-  Communicator& comm = communicator();
-  const auto all = compare(comm);
-  reducer.allocate(comm, elastic(), static_cast<int>(furthest_of(all) - all.begin()));
-  synchronize(comm, all);
-  joined = true;
-  saver_ready = false;
-}
-
-// Gives up the world and forms the next one, until that has worked.
-void DataParallel::Impl::next_world() {
-  const int before = world->view().world_size;
-  for (;;) {
-    const bool begun = in_step || (dealer != nullptr && dealer->in_step());
-    change_agreed = false;
-    if (world->next(joined ? steps : -1, joined && begun) == World::Next::leave) leave();
-    const WorldView view = world->view();
-    if (dealer != nullptr) {
-      std::vector<int> was;
-      int64_t furthest = -1;
-      for (const WorldMember& member : view.members) {
-        was.push_back(member.was);
-        furthest = std::max(furthest, member.step);
-      }
-      const bool step_begun = std::any_of(
-          view.members.begin(), view.members.end(),
-          [&](const WorldMember& member) { return member.step == furthest && member.in_step; });
-      dealer->change_world(view.rank, was, joined && step_begun && steps == furthest);
-    }
-    try {
-      form();
-      if (options.changed) options.changed(before, view.world_size);
-      if (options.callbacks != nullptr && started)
-        options.callbacks->world_change({view.rank, before, view.world_size, steps});
-      return;
-    } catch (const CommunicatorError& error) {
-      if (!is_of_the_world(error)) throw;
-    }
-  }
-}
-
-// Where ranks are that have completed the same steps and calls: what has been agreed on is done.
-void DataParallel::Impl::enter() {
-  check_joined();
-  if (world == nullptr) return;
-  if (save_agreed && saver != nullptr) save_and_leave();
-  if (change_agreed && elastic()) next_world();
-}
-
-// Behind the first step of a world: before it, optimizers have no state to make memory for.
-void DataParallel::Impl::prepare_saver() {
-  if (saver == nullptr || saver_ready) return;
-  saver_ready = true;
-  const int world_size = fixed != nullptr ? fixed->world_size() : world->view().world_size;
-  saver->prepare(collect(Scope::to_save), rank(), world_size);
-}
-
-void DataParallel::Impl::save_checkpoint() {
-  const uint64_t generation = fixed != nullptr ? fixed->generation() : world->view().generation;
-  replica_checkpoint.save(saver, rank(), generation, steps, collect(Scope::to_save),
-                          [watch = watch, generation] { return watch->lost(generation); });
-}
-
-void DataParallel::Impl::save_and_leave() {
-  bool on_disk = rank() == 0;
-  if (on_disk) {
-    try {
-      saver->flush();
-    } catch (const std::exception& error) {
-      warn_on_stderr(error.what());  // this one may have more luck
-    }
-    saver->save(steps, collect(Scope::to_save));
-    saver->flush();
-  }
-  try {
-    communicator().barrier().synchronize();  // the others wait for the disk of rank 0
-    on_disk = true;
-  } catch (const CommunicatorError&) {
-  }
-  if (on_disk) world->saved(saver->directory().path_of(steps).string(), steps);
-  leave();
-}
-
-void DataParallel::Impl::leave() {
-  if (saver != nullptr) {
-    try {
-      saver->flush();
-    } catch (const std::exception& error) {
-      warn_on_stderr(error.what());
-    }
-  }
-  if (options.callbacks != nullptr && started)
-    options.callbacks->end({EndInfo::How::leaving, steps});
-  if (options.leave) options.leave();
-  std::fflush(nullptr);
-  std::exit(0);  // NOLINT(concurrency-mt-unsafe): where a program ends that returns from main()
-}
-
-// The calls for all ranks ------------------------------------------------------------------------
 
 WorldFlags DataParallel::Impl::flags(bool at_checkpoint) const {
   if (world == nullptr) return {};
@@ -494,82 +159,6 @@ DataParallel::DataParallel(torch::nn::Module& model, World& world, DataParallelO
 
 DataParallel::~DataParallel() {
   impl_->watch->end();
-}
-
-void DataParallel::keep(const std::string& name, torch::optim::Optimizer& optimizer) {
-  (void)state_of(optimizer, impl_->model);  // throws for one of another kind
-  impl_->kept.push_back({name, false,
-                         [this, &optimizer](auto) { return state_of(optimizer, impl_->model); },
-                         [this, &optimizer](const c10::IValue& value) {
-                           load_into(optimizer, impl_->model, value.toGenericDict());
-                         }});
-}
-
-void DataParallel::keep(const std::string& name, DataOrder& dealer) {
-  if (impl_->dealer != nullptr) throw Error("DataParallel: a second dealer is kept");
-  impl_->dealer = &dealer;
-  if (impl_->fixed != nullptr) dealer.set_world(impl_->fixed->rank(), impl_->fixed->world_size());
-  impl_->kept.push_back({name, false,
-                         [&dealer](Impl::Scope scope) {
-                           return to_state(dealer.save(scope == Impl::Scope::to_save
-                                                           ? DataOrder::Scope::to_save
-                                                           : DataOrder::Scope::to_send));
-                         },
-                         [&dealer](const c10::IValue& value) {
-                           dealer.restore(to_order_state(value.toGenericDict()));
-                         }});
-}
-
-void DataParallel::keep(const std::string& name, const at::Tensor& values) {
-  impl_->kept.push_back({name, true, [values](auto) { return c10::IValue(values.detach()); },
-                         [name, values](const c10::IValue& value) {
-                           const at::NoGradGuard no_grad;
-                           const at::Tensor saved = value.toTensor();
-                           if (saved.sizes() != values.sizes())
-                             throw Error::format("{} has another shape in the state", name);
-                           at::Tensor(values.detach()).copy_(saved);
-                         }});
-}
-
-void DataParallel::keep(const std::string& name, int64_t& value) {
-  impl_->kept.push_back({name, true, [&value](auto) { return c10::IValue(value); },
-                         [&value](const c10::IValue& saved) { value = saved.toInt(); }});
-}
-
-void DataParallel::keep(const std::string& name, std::function<c10::IValue()> get,
-                        std::function<void(const c10::IValue&)> set) {
-  impl_->kept.push_back(
-      {name, false, [get = std::move(get)](auto) { return get(); }, std::move(set)});
-}
-
-void DataParallel::save_with(BackgroundSaver& saver) {
-  impl_->saver = &saver;
-}
-
-State DataParallel::state() const {
-  return impl_->collect(Impl::Scope::to_save);
-}
-
-void DataParallel::load(const State& state) {
-  Impl& impl = *impl_;
-  impl.apply(state, /*of_program=*/true);
-  restore_random(state, impl.seed(), impl.steps, impl.rank(), impl.device);
-}
-
-std::optional<Checkpoint> DataParallel::resume() {
-  if (impl_->saver == nullptr) return std::nullopt;
-  for (;;) {
-    const auto found = impl_->saver->directory().find_newest();
-    if (!found) return std::nullopt;
-    try {
-      load(read_state(found->path / "state.pt"));
-      return found;
-    } catch (const Error& error) {
-      // A rank that trains already may have removed it meanwhile, for newer ones.
-      if (std::filesystem::exists(found->path))
-        throw Error::format("checkpoint {}: {}", found->path.string(), error.what());
-    }
-  }
 }
 
 void DataParallel::begin() {

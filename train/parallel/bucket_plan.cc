@@ -9,8 +9,8 @@
 namespace af::train {
 namespace {
 
-// Of a model as large as a step's communication is long: the link waits for its largest bucket to
-// be complete, once, for so much of that time.
+// While the buckets grow, a link that is as fast as backward waits as long as the largest takes to
+// fill: a sixteenth of a step's communication then.
 constexpr std::size_t kParts = 16;
 
 }  // namespace

@@ -72,13 +72,15 @@ void Exchange::run(Clock::time_point deadline, std::chrono::milliseconds timeout
   auto moved_at = Clock::now();
   while (true) {
     bool moved = false;
-    bool left = false;
     for (Line& line : lines_) {
       if (push(line)) moved = true;
       if (pull(line)) moved = true;
-      left = left || !line.in.empty() || !line.out.empty();
     }
-    if (!left) break;
+    // Behind all of them: what has come on one may have queued more on any.
+    const bool done = std::all_of(lines_.begin(), lines_.end(), [](const Line& line) {
+      return line.in.empty() && line.out.empty();
+    });
+    if (done) break;
     const auto now = Clock::now();
     if (moved) {
       moved_at = now;

@@ -25,7 +25,7 @@ AGENT = """\
 #!/usr/bin/python3
 import os, signal, sys, time
 def leave(number, frame):
-    print("told", flush=True)
+    os.write(1, b"told\\n")
     sys.exit(0)
 signal.signal(signal.SIGTERM, leave)
 print("agent", *sys.argv[1:], flush=True)

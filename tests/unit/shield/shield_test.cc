@@ -285,9 +285,9 @@ TEST(Shield, BashTrapsAndPythonHandlersWork) {
   EXPECT_EQ(shell.line(), "$");
 
   Shielded python(stepd, {"/usr/bin/python3", "-c",
-                          "import signal\n"
+                          "import os, signal\n"
                           "print(signal.getsignal(15) == signal.SIG_DFL, flush=True)\n"
-                          "signal.signal(10, lambda s, f: print('got', s, flush=True))\n"
+                          "signal.signal(10, lambda s, f: os.write(1, b'got %d\\n' % s))\n"
                           "print('ready', flush=True)\n"
                           "while True: signal.pause()\n"});
   ASSERT_EQ(python.line(), "True");

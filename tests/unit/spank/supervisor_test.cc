@@ -66,11 +66,12 @@ class Task {
   bool ended_ = false;
 };
 
-// A program with a handler that works on, in the foreground of the script.
+// A program with a handler that works on, in the foreground of the script. A handler does not
+// print(): the signal may come within the program's own print(), whose buffer is locked then.
 const char* const kHandler =
-    "/usr/bin/python3 -c 'import signal,time,sys\n"
+    "/usr/bin/python3 -c 'import os,signal,time,sys\n"
     "def h(s,f):\n"
-    "  print(\"got\",s,flush=True)\n"
+    "  os.write(1,b\"got %d\\n\"%s)\n"
     "  if s==15: sys.exit(5)\n"
     "for s in (10,15): signal.signal(s,h)\n"
     "print(\"ready\",flush=True)\n"
@@ -131,9 +132,9 @@ TEST(Supervisor, NobodyCatchesAndAllDie) {
 TEST(Supervisor, WaitsForWhoIsSavingWhenTheScriptDiedOfTheSignal) {
   // proctrack/linuxproc: slurmstepd signals the script itself as well.
   Task task(
-      "/usr/bin/python3 -c 'import signal,time,sys\n"
+      "/usr/bin/python3 -c 'import os,signal,time,sys\n"
       "def h(s,f):\n"
-      "  time.sleep(0.5); print(\"saved\",flush=True); sys.exit(0)\n"
+      "  time.sleep(0.5); os.write(1,b\"saved\\n\"); sys.exit(0)\n"
       "signal.signal(15,h)\n"
       "print(\"ready\",flush=True)\n"
       "while True: time.sleep(60)'\necho never");

@@ -341,7 +341,8 @@ def test_a_plain_program(elastic):
     world = run.wait_event("world_formed", timeout=40, size=4)
     run.wait_event("checkpoint", after=world["t"])
     _, node = run.other_node()
-    urgent, submitted, ran = take_gpu(elastic, node, seconds=1)
+    # Longer than the three need to start and to complete an epoch.
+    urgent, submitted, ran = take_gpu(elastic, node, seconds=5)
     measured("urgent runs, plain program", ran - submitted)
     smaller = run.wait_event("world_formed", after=submitted, size=3)
     again = run.wait_event("world_formed", timeout=60, after=smaller["t"], size=4)

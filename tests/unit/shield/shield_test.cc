@@ -285,11 +285,11 @@ TEST(Shield, BashTrapsAndPythonHandlersWork) {
   EXPECT_EQ(shell.line(), "$");
 
   Shielded python(stepd, {"/usr/bin/python3", "-c",
-                          "import os, signal\n"
+                          "import os, signal, time\n"
                           "print(signal.getsignal(15) == signal.SIG_DFL, flush=True)\n"
                           "signal.signal(10, lambda s, f: os.write(1, b'got %d\\n' % s))\n"
                           "print('ready', flush=True)\n"
-                          "while True: signal.pause()\n"});
+                          "while True: time.sleep(0.05)\n"});
   ASSERT_EQ(python.line(), "True");
   ASSERT_EQ(python.line(), "ready");
   stepd.send(python.pid(), SIGUSR1);

@@ -67,7 +67,9 @@ class Task {
 };
 
 // A program with a handler that works on, in the foreground of the script. A handler does not
-// print(): the signal may come within the program's own print(), whose buffer is locked then.
+// print(): the signal may come within the program's own print(), whose buffer is locked then. And
+// nothing sleeps for long: Python runs a handler for a signal that came just before a sleep behind
+// it.
 const char* const kHandler =
     "/usr/bin/python3 -c 'import os,signal,time,sys\n"
     "def h(s,f):\n"
@@ -75,7 +77,7 @@ const char* const kHandler =
     "  if s==15: sys.exit(5)\n"
     "for s in (10,15): signal.signal(s,h)\n"
     "print(\"ready\",flush=True)\n"
-    "while True: time.sleep(60)'\n";
+    "while True: time.sleep(0.05)'\n";
 
 TEST(Supervisor, PassesOnTheExitCode) {
   EXPECT_EQ(WEXITSTATUS(Task("exit 7").status()), 7);
@@ -137,7 +139,7 @@ TEST(Supervisor, WaitsForWhoIsSavingWhenTheScriptDiedOfTheSignal) {
       "  time.sleep(0.5); os.write(1,b\"saved\\n\"); sys.exit(0)\n"
       "signal.signal(15,h)\n"
       "print(\"ready\",flush=True)\n"
-      "while True: time.sleep(60)'\necho never");
+      "while True: time.sleep(0.05)'\necho never");
   ASSERT_EQ(task.line(), "ready");
   ::kill(-task.pid(), SIGTERM);
   const int status = task.status();

@@ -22,10 +22,14 @@ void with_host_numbers(const at::Tensor& tensor, const Body& body) {
     body(tensor.data_ptr<double>());
 }
 
-// A tensor's copy_() takes longer to find out how than a small gradient to copy.
-void copy_small(const at::Tensor& from, const at::Tensor& to) {
-  if (from.is_cpu() && to.is_cpu() && from.scalar_type() == to.scalar_type() &&
-      from.is_contiguous() && to.is_contiguous())
+// A tensor's copy_() takes longer to find out how than a small gradient to copy. A large one it
+// copies with all its threads; and it negates where a view says so, which memcpy would not.
+constexpr std::size_t kSmallBytes = 64 * 1024;
+
+void copy_gradient(const at::Tensor& from, const at::Tensor& to) {
+  if (from.nbytes() <= kSmallBytes && from.is_cpu() && to.is_cpu() &&
+      from.scalar_type() == to.scalar_type() && from.is_contiguous() && to.is_contiguous() &&
+      !from.is_neg())
     std::memcpy(to.data_ptr(), from.data_ptr(), from.nbytes());
   else
     to.copy_(from);
@@ -94,7 +98,7 @@ void GradientReducer::take_gradient(std::size_t parameter) {
   } else if (gradient.data_ptr() == own.data_ptr()) {
     return;
   } else {
-    copy_small(gradient, own);
+    copy_gradient(gradient, own);
   }
   gradient = own;
 }

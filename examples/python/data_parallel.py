@@ -89,6 +89,4 @@ for epoch in range(first_epoch, args.epochs):
 
 if rank == 0:
     print(f"checkpoint {path}")
-# Gloo's threads hold what was reduced last for a moment longer: a Python that ends meanwhile is aborted.
-dist.barrier()
 dist.destroy_process_group()

@@ -83,6 +83,4 @@ for epoch in range(first_epoch, EPOCHS):
 
 if rank == 0:
     print(f"checkpoint {PATH}")
-# Gloo's threads hold what was reduced last for a moment longer: a Python that ends meanwhile is aborted.
-dist.barrier()
 dist.destroy_process_group()

@@ -13,9 +13,9 @@
 
 #include <fmt/core.h>
 
-#include "af/train/distributed_data_parallel.h"
 #include "tests/unit/temporary_directory.h"
 #include "tests/unit/train_fsdp/sharded_chain.h"
+#include "tests/unit/train_parallel/replicated_chain.h"
 #include "train/parallel/model_agreement.h"
 
 namespace af::train {
@@ -29,18 +29,7 @@ constexpr int64_t kSteps = 50;
 constexpr char kProof[] = "AF_TEST_MPI_PROOF";  // a directory in which each rank says what it did
 
 Values train_ddp(const EqualityCase& one, Communicator& world) {
-  const auto model = one.make();
-  DistributedDataParallelOptions options;
-  options.first_bucket_bytes = options.bucket_bytes = 1000;
-  DistributedDataParallel ddp(*model, world, options);
-  torch::optim::Adam adam(model->parameters());
-  for (int64_t step = 0; step < kSteps; ++step) {
-    const test::Batch mine = one.share(step, world.rank(), world.world_size());
-    ddp.zero_grad();
-    ddp.backward(one.loss(model->forward(mine.x), mine.y), mine.rows());
-    adam.step();
-  }
-  return test::values_of(*model);
+  return test::train_ddp(one, world, kSteps);
 }
 
 Values train_fsdp(const EqualityCase& one, Communicator& world) {

@@ -10,6 +10,7 @@
 #include "af/train/flat_optimizer.h"
 #include "tests/unit/collectives/world.h"
 #include "tests/unit/train_parallel/equality_models.h"
+#include "tests/unit/train_parallel/replicated_chain.h"
 
 namespace af::train {
 namespace {
@@ -23,22 +24,6 @@ constexpr int64_t kSteps = 50;
 constexpr double kLearningRate = 1e-3;
 
 using Train = std::function<Values(const EqualityCase&, Communicator&)>;
-
-Values train_ddp(const EqualityCase& one, Communicator& world, std::size_t bucket_bytes) {
-  const auto model = one.make();
-  DistributedDataParallelOptions options;
-  options.first_bucket_bytes = bucket_bytes;
-  options.bucket_bytes = 2 * bucket_bytes;
-  DistributedDataParallel ddp(*model, world, options);
-  torch::optim::Adam adam(model->parameters(), torch::optim::AdamOptions(kLearningRate));
-  for (int64_t step = 0; step < kSteps; ++step) {
-    const Batch mine = one.share(step, world.rank(), world.world_size());
-    ddp.zero_grad();
-    ddp.backward(one.loss(model->forward(mine.x), mine.y), mine.rows());
-    adam.step();
-  }
-  return test::values_of(*model);
-}
 
 Values train_data_parallel(const EqualityCase& one, Communicator& world) {
   const auto model = one.make();
@@ -137,10 +122,9 @@ TEST_P(Equality, DoubleIsThatOfOneProcessInEveryWorld) {
   EXPECT_GT(test::largest_difference(alone, test::values_of(*one.make())), 0.01)
       << "it has learned";
   for (int world = 1; world <= 4; ++world)
-    for (const Values& values :
-         in_world(af::test::one_node(world), one, [](const EqualityCase&c, Communicator&w) {
-           return train_ddp(c, w, /*bucket_bytes=*/1000);
-         }))
+    for (const Values& values : in_world(
+             af::test::one_node(world), one,
+             [](const EqualityCase&c, Communicator&w) { return test::train_ddp(c, w, kSteps); }))
       EXPECT_LT(test::largest_difference(values, alone), 1e-10) << world << " ranks";
 }
 
@@ -166,9 +150,10 @@ TEST_P(Equality, FloatIsBitForBitTheSerialSumOfTheShares) {
   for (const std::size_t bucket_bytes : {std::size_t{500}, std::size_t{1} << 20})
     for (const int world : {2, 3, 4}) {
       const Values serial = train_serially(one, world);
-      for (const Values& values : in_world(
-               af::test::one_node(world), one,
-               [&](const EqualityCase&c, Communicator&w) { return train_ddp(c, w, bucket_bytes); }))
+      for (const Values& values :
+           in_world(af::test::one_node(world), one, [&](const EqualityCase&c, Communicator&w) {
+             return test::train_ddp(c, w, kSteps, bucket_bytes);
+           }))
         EXPECT_EQ(test::largest_difference(values, serial), 0)
             << world << " ranks, buckets of " << bucket_bytes;
     }

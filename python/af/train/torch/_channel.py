@@ -5,6 +5,7 @@ A channel belongs to one generation. Every failure is a CommunicatorError, so th
 not care which one it is.
 """
 
+import atexit
 import ctypes
 import os
 import time
@@ -12,7 +13,7 @@ from datetime import timedelta
 
 import torch
 
-from ... import _native
+from ... import _gloo_threads, _native
 from ..._native import CommunicatorError
 from ._buckets import tensor_at, type_name
 
@@ -116,6 +117,8 @@ class GroupChannel:
             raise RuntimeError(f"{backend} needs af-launch: AF_SOCKET is not set")
         self.name, self._dist, self._world = backend, dist, world
         self._device = device
+        atexit.unregister(_gloo_threads.settle)  # once, however many worlds there are
+        atexit.register(_gloo_threads.settle)
         # Errors come to us; nothing may end the process.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")

@@ -23,7 +23,7 @@ import sys
 import time
 
 _BLOCK_SECONDS = 0.3
-_PAIRS = 9
+_PAIRS = 15
 _STRANGERS = 0.05
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -159,7 +159,7 @@ def _quantile(values, q):
     return values[low] + (at - low) * (values[high] - values[low])
 
 
-def compare(name, ours, theirs, most_seconds=12.0):
+def compare(name, ours, theirs, most_seconds=20.0):
     """The row of a comparison: how many times as long a step of `theirs` takes."""
     pairs = []
     start = time.monotonic()

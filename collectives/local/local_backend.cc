@@ -92,27 +92,29 @@ class LocalBackend : public HostBackend {
   void run(const Operation& operation) override { execute(operation); }
 
   void execute(const Operation& operation) {
-    guarded(to_string(operation), [&] {
-      const local::Deadline deadline = local::deadline_after(options_.timeout);
-      if (node_) {
-        node_->run(operation, deadline);
-      } else if (flat_) {
-        flat_->run(operation, deadline);
-      } else {
-        wide_->run(operation, deadline);
-      }
-    });
+    guarded([&] { return to_string(operation); },
+            [&] {
+              const local::Deadline deadline = local::deadline_after(options_.timeout);
+              if (node_) {
+                node_->run(operation, deadline);
+              } else if (flat_) {
+                flat_->run(operation, deadline);
+              } else {
+                wide_->run(operation, deadline);
+              }
+            });
     ++operations_;
   }
 
   std::shared_ptr<Memory> do_allocate(std::size_t bytes) override {
     if (node().size() == 1) return HostBackend::do_allocate(bytes);
     std::shared_ptr<Memory> memory;
-    guarded("allocate(" + std::to_string(bytes) + ")", [&] {
-      const local::Deadline deadline = local::deadline_after(options_.timeout);
-      memory = buffers_.allocate(bytes, members_.links, members_.topology.index_of, alarm_,
-                                 deadline.arrival);
-    });
+    guarded([&] { return "allocate(" + std::to_string(bytes) + ")"; },
+            [&] {
+              const local::Deadline deadline = local::deadline_after(options_.timeout);
+              memory = buffers_.allocate(bytes, members_.links, members_.topology.index_of, alarm_,
+                                         deadline.arrival);
+            });
     return memory;
   }
 
@@ -120,9 +122,9 @@ class LocalBackend : public HostBackend {
     alarm_.raise(CommunicatorError(CommunicatorError::Kind::aborted, reason, {options_.rank}));
   }
 
-  // Says in every failure what failed where, and tells the other ranks.
-  template <typename Body>
-  void guarded(const std::string& what, Body body) {
+  // Says in every failure what() failed where, and tells the other ranks.
+  template <typename What, typename Body>
+  void guarded(const What& what, Body body) {
     try {
       alarm_.check();
       body();
@@ -133,7 +135,7 @@ class LocalBackend : public HostBackend {
       }
       const CommunicatorError full(
           error.kind(),
-          what + " #" + std::to_string(operations_) + " of world \"" + options_.name +
+          what() + " #" + std::to_string(operations_) + " of world \"" + options_.name +
               "\", generation " + std::to_string(options_.generation) + ", on rank " +
               std::to_string(options_.rank) + " (" + members_.places[options_.rank] +
               "): " + error.what() + (ranks.empty() ? "" : " [" + ranks + "]"),

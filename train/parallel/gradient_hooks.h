@@ -28,6 +28,7 @@ class GradientHooks {
   // autograd's for each device. It must not throw: what leaves a hook ends backward half-way.
   // Gives the parameter's accumulation node, which lives as long as this object.
   const torch::autograd::Node* add(const at::Tensor& parameter, std::function<void()> ready);
+  bool empty() const { return remove_.empty(); }
 
  private:
   // Each holds its node, in the kind of pointer that this libtorch has for it.

@@ -38,8 +38,6 @@ GradientReducer::GradientReducer(const torch::nn::Module& model, Options options
   travels_apart_ = travels_apart();
   order_ = reverse_order(parameters_.size());
   has_arrived_.resize(parameters_.size());
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    hooks_.add(parameters_[i], [this, i] { on_ready(i); });
 }
 
 // The order that rank `root` has or would have, and whether it is final.
@@ -111,6 +109,11 @@ void GradientReducer::adopt(std::vector<BucketPlan> plan, std::vector<Bucket> bu
     reduced_.buckets.push_back(std::move(shown));
   }
   progress_ = BucketProgress(plan_, parameters_.size());
+  // The last bucket goes behind backward: where there is no other, nobody has to know earlier which
+  // gradients are there, and each hook would take a microsecond.
+  if (buckets_.size() > 1 && hooks_.empty())
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      hooks_.add(parameters_[i], [this, i] { on_ready(i); });
 }
 
 void GradientReducer::allocate(Communicator& world, bool kept, int layout_root) {

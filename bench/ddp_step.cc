@@ -5,22 +5,14 @@
 //     ddp: DistributedDataParallel    elastic: DataParallel    alone: nothing is reduced
 //     guide: the model of the guide, 512 rows a rank; 25m: 25.2 M parameters, 32 rows a rank
 //     stock: torch::optim::Adam    flat: FlatAdam
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 #include <fmt/core.h>
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/version.h>
 
-#include <chrono>
 #include <cstdio>
-#include <functional>
-#include <iostream>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "af/communicator.h"
@@ -28,25 +20,12 @@
 #include "af/train/distributed_data_parallel.h"
 #include "af/train/flat_optimizer.h"
 #include "af/train/host_memory.h"
+#include "bench/live_rank.h"
 
 namespace {
 
-using torch::nn::Linear;
-using torch::nn::ReLU;
-
-struct Task {
-  torch::nn::Sequential model;
-  int64_t width = 0;
-  int64_t batch = 0;
-};
-
-Task make_task(const std::string& name) {
-  if (name == "guide")
-    return {torch::nn::Sequential(Linear(20, 64), ReLU(), Linear(64, 1)), 20, 512};
-  return {torch::nn::Sequential(Linear(1024, 4096), ReLU(), Linear(4096, 4096), ReLU(),
-                                Linear(4096, 1024), ReLU(), Linear(1024, 1)),
-          1024, 32};
-}
+using af::bench::serve;
+using af::bench::Task;
 
 std::string blas() {
   using Name = char* (*)();
@@ -54,37 +33,15 @@ std::string blas() {
   return core != nullptr ? fmt::format("OpenBLAS for {}", core()) : "no OpenBLAS";
 }
 
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// As bench/live_ranks.py wants it.
-void serve(const std::function<void()>& step) {
-  fmt::print("{{\"about\": \"C++, torch {}, {}\"}}\n", TORCH_VERSION, blas());
-  std::fflush(stdout);
-  int64_t steps = 0;
-  while (std::cin >> steps) {
-    const double start = seconds();
-    for (int64_t i = 0; i < steps; ++i) step();
-    fmt::print("{}\n", seconds() - start);
-    std::fflush(stdout);
-  }
+// As the row names it.
+std::string about() {
+  return fmt::format("C++, torch {}, {}", TORCH_VERSION, blas());
 }
 
 int run(const std::string& engine, const std::string& name, const std::string& optimizer) {
   at::set_num_threads(1);
   af::train::keep_freed_memory();
-  Task task = make_task(name);
-  const at::Tensor rows = at::randn({task.batch * 20, task.width});
-  const at::Tensor labels = (rows.sum(1, true) > 0).to(at::kFloat);
-  int64_t at_row = 0;
-  const auto next_loss = [&] {
-    const at::Tensor x = rows.narrow(0, at_row, task.batch);
-    const at::Tensor y = labels.narrow(0, at_row, task.batch);
-    at_row = (at_row + task.batch) % rows.size(0);
-    return at::binary_cross_entropy_with_logits(task.model->forward(x), y);
-  };
-
+  Task task(name);
   std::unique_ptr<torch::optim::Optimizer> adam;
   af::train::FlatAdam* flat = nullptr;
   const torch::optim::AdamOptions adam_options(1e-3);
@@ -98,9 +55,9 @@ int run(const std::string& engine, const std::string& name, const std::string& o
 
   if (engine == "alone") {
     auto parameters = task.model->parameters();
-    serve([&] {
+    serve(about(), [&] {
       for (at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
-      next_loss().backward();
+      task.next_loss().backward();
       adam->step();
     });
     return 0;
@@ -109,16 +66,16 @@ int run(const std::string& engine, const std::string& name, const std::string& o
   if (engine == "ddp") {
     af::train::DistributedDataParallel ddp(*task.model, world);
     if (flat != nullptr) ddp.fold_scale_into(*flat);
-    serve([&] {
+    serve(about(), [&] {
       ddp.zero_grad();
-      ddp.backward(next_loss(), task.batch);
+      ddp.backward(task.next_loss(), task.batch);
       adam->step();
     });
   } else {
     af::train::DataParallel replicas(*task.model, world);
-    serve([&] {
+    serve(about(), [&] {
       replicas.zero_grad(task.batch);
-      const at::Tensor loss = next_loss();
+      const at::Tensor loss = task.next_loss();
       loss.backward();
       replicas.step(task.batch, loss, *adam);
     });

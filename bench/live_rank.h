@@ -22,7 +22,8 @@ namespace af::bench {
 // "guide": the model of the guide, 512 rows a rank; "25m": 25.2 M parameters, 32 rows a rank.
 class Task {
  public:
-  explicit Task(const std::string& name) : Task(name == "guide") {}
+  explicit Task(const std::string& name)
+      : Task(name == "guide" ? Task(512, {20, 64, 1}) : Task(32, {1024, 4096, 4096, 1024, 1})) {}
 
   // Rows and labels, {batch, width} and {batch, 1}, in turn those of twenty batches.
   std::pair<at::Tensor, at::Tensor> next() {
@@ -38,19 +39,14 @@ class Task {
   torch::nn::Sequential model;
 
  private:
-  explicit Task(bool guide)
-      : batch(guide ? 512 : 32),
-        model(guide ? make({20, 64, 1}) : make({1024, 4096, 4096, 1024, 1})),
-        rows_(at::randn({batch * 20, guide ? 20 : 1024})),
-        labels_((rows_.sum(1, true) > 0).to(at::kFloat)) {}
-
-  static torch::nn::Sequential make(const std::vector<int64_t>& widths) {
-    torch::nn::Sequential made;
+  Task(int64_t rows_of_a_batch, const std::vector<int64_t>& widths)
+      : batch(rows_of_a_batch),
+        rows_(at::randn({batch * 20, widths.front()})),
+        labels_((rows_.sum(1, true) > 0).to(at::kFloat)) {
     for (std::size_t i = 1; i < widths.size(); ++i) {
-      if (i > 1) made->push_back(torch::nn::ReLU());
-      made->push_back(torch::nn::Linear(widths[i - 1], widths[i]));
+      if (i > 1) model->push_back(torch::nn::ReLU());
+      model->push_back(torch::nn::Linear(widths[i - 1], widths[i]));
     }
-    return made;
   }
 
   at::Tensor rows_;

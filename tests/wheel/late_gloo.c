@@ -18,8 +18,9 @@ static double seconds(void) {
 
 int pthread_cond_broadcast(pthread_cond_t* condition) {
   static Broadcast* next = NULL;
-  // Not the oldest one, for other structures, which dlsym() may find.
+  // On x86_64 there is an older one too, for other structures, which dlsym() may find.
   if (next == NULL) next = (Broadcast*)dlvsym(RTLD_NEXT, "pthread_cond_broadcast", "GLIBC_2.3.2");
+  if (next == NULL) next = (Broadcast*)dlsym(RTLD_NEXT, "pthread_cond_broadcast");
   const int code = next(condition);
   char name[16] = "";
   pthread_getname_np(pthread_self(), name, sizeof name);

@@ -17,6 +17,9 @@ from ... import _gloo_threads, _native
 from ..._native import CommunicatorError
 from ._buckets import tensor_at, type_name
 
+# As our sitecustomize does, which one of the person's own may hide.
+atexit.register(_gloo_threads.settle)
+
 
 def backend_for(device, environment):
     """"local" (af's own, through host memory) or a backend of torch.distributed. Pure."""
@@ -117,8 +120,6 @@ class GroupChannel:
             raise RuntimeError(f"{backend} needs af-launch: AF_SOCKET is not set")
         self.name, self._dist, self._world = backend, dist, world
         self._device = device
-        atexit.unregister(_gloo_threads.settle)  # once, however many worlds there are
-        atexit.register(_gloo_threads.settle)
         # Errors come to us; nothing may end the process.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
